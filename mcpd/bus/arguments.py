@@ -11,7 +11,7 @@ import socket
 import stat
 from collections.abc import Mapping
 from contextlib import aclosing
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
 from mcpd.bus.codec import Handle
 from mcpd.catalog.fetch import new_file
@@ -26,12 +26,14 @@ if TYPE_CHECKING:
     from mcpd.model import JsonValue
 
 T = TypeVar("T")
+Options: TypeAlias = Mapping[str, Any]
+"""An ``a{sv}`` with its variants unwrapped."""
 _NAMES: Final[Mapping[type, str]] = {
     str: "a string", int: "a number", bool: "true or false", dict: "a dictionary", list: "a list of strings",
 }  # fmt: skip
 
 
-def option(options: Mapping[str, Any], key: str, kind: type[T], default: T) -> T:
+def option(options: Options, key: str, kind: type[T], default: T) -> T:
     """Return the option *key*. Raises :class:`~mcpd.errors.InvalidArgument` if it is not of type *kind*."""
     value = options.get(key, default)
     if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
@@ -39,12 +41,12 @@ def option(options: Mapping[str, Any], key: str, kind: type[T], default: T) -> T
     return value
 
 
-def flag(options: Mapping[str, Any], key: str) -> bool | None:
+def flag(options: Options, key: str) -> bool | None:
     """Return the boolean option *key*, ``None`` if it is not given."""
     return option(options, key, bool, default=False) if key in options else None
 
 
-def install_options(options: Mapping[str, Any]) -> InstallOptions:
+def install_options(options: Options) -> InstallOptions:
     """Return the options of an installation."""
     from mcpd.install.options import InstallOptions  # noqa: PLC0415 -- installing is not needed to start
 
@@ -63,7 +65,7 @@ MAX_SECRET: Final = 64 * 1024
 """Bytes of one secret."""
 
 
-def config_values(changes: Mapping[str, Any]) -> dict[str, JsonValue]:
+def config_values(changes: Options) -> dict[str, JsonValue]:
     """Return *changes*, as unwrapped from an ``a{sv}``, if JSON has such values.
 
     Raises :class:`~mcpd.errors.InvalidArgument` that names the key for bytes and file descriptors.

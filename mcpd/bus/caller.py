@@ -64,8 +64,6 @@ class Call:
     """The descriptors that came with the call; closed when it ends."""
     reply_fds: Fds
     """The descriptors for the reply; closed once the reply is queued."""
-    memo: dict[str, Any] = field(default_factory=dict)
-    """Results of the authorization step that the handler must use, so that exactly what was authorized is done."""
 
     @property
     def uid(self) -> int:

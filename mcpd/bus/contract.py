@@ -1,5 +1,12 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The D-Bus interfaces as declared in XML: signatures for the dispatcher, text for introspection."""
+"""The D-Bus interfaces: their declaration in XML, and the decorators of the methods that implement them.
+
+A method of an interface is a decorated method of the class of its objects. ``list_servers`` implements ``ListServers``
+and takes the call, then the arguments in the order of the XML::
+
+    @method("uninstall", details={"id": "server_id"})
+    def uninstall(self, call: Call, server_id: str, options: Options) -> str: ...
+"""
 
 from __future__ import annotations
 
@@ -8,14 +15,22 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Final
+from types import FunctionType, MappingProxyType
+from typing import TYPE_CHECKING, Any, Concatenate, Final, Generic, ParamSpec, TypeAlias, TypeVar
 
 from mcpd.bus.names import JOB, MANAGER, SERVER, SESSION
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Awaitable, Callable, Mapping
     from importlib.resources.abc import Traversable
+
+    from mcpd.bus.caller import Call
+
+P = ParamSpec("P")
+"""The arguments of a D-Bus method."""
+S = TypeVar("S")
+R = TypeVar("R")
+T = TypeVar("T")
 
 EMITS_CHANGED: Final = "org.freedesktop.DBus.Property.EmitsChangedSignal"
 _DOCTYPE: Final = (
@@ -112,3 +127,89 @@ def _property(element: ET.Element) -> Property:
     emits = {a.attrib["name"]: a.attrib["value"] for a in element.iter("annotation")}.get(EMITS_CHANGED, "true")
     writable = element.attrib["access"] == "readwrite"
     return Property(element.attrib["name"], element.attrib["type"], emits == "true", writable)
+
+
+@dataclass(frozen=True, slots=True)
+class Authorization(Generic[T]):
+    """The authorization that a call needs, and what exactly it covers."""
+
+    action: str | None
+    """The polkit action without its prefix; ``None``: anybody."""
+    details: Mapping[str, object]
+    """What the prompt shows and polkit rules may read; of a dictionary, its keys."""
+    covered: T
+    """Handed to the method, which uses it instead of looking again: so exactly what was authorized is done."""
+
+
+Authorizer: TypeAlias = "Callable[Concatenate[S, Call, P], Authorization[T] | Awaitable[Authorization[T]]]"
+
+
+@dataclass(frozen=True, slots=True)
+class Handler:
+    """The implementation of a D-Bus method."""
+
+    authorize: Callable[..., Authorization[Any] | Awaitable[Authorization[Any]]] | None
+    """Called with the object, the call and the arguments; ``None``: anybody may call the method."""
+    run: Callable[..., object]
+    """Called with the object, the call, :attr:`Authorization.covered` and the arguments."""
+    changes: bool
+    """True if the method changes what is installed or configured, which a read-only mcpd refuses."""
+
+
+_handlers: Final[dict[object, Handler]] = {}
+"""The handlers by the function that was decorated."""
+
+
+def method(
+    action: str | None = None, *, details: Mapping[str, str] = MappingProxyType({}), changes: bool | None = None
+) -> Callable[[Callable[Concatenate[S, Call, P], R]], Callable[Concatenate[S, Call, P], R]]:
+    """Mark a method of a class as a D-Bus method that needs the polkit *action*, by default none.
+
+    *details* are the polkit details: by key, the parameter that has the value. The method *changes* something if it
+    needs an action, unless stated otherwise.
+    """
+
+    def mark(function: Callable[Concatenate[S, Call, P], R]) -> Callable[Concatenate[S, Call, P], R]:
+        code = function.__code__
+        places = {key: code.co_varnames.index(name, 2, code.co_argcount) - 2 for key, name in details.items()}
+
+        def authorize(_target: S, _call: Call, *args: object) -> Authorization[None]:
+            return Authorization(action, {key: args[place] for key, place in places.items()}, None)
+
+        def run(target: S, call: Call, _covered: None, *args: P.args, **_: P.kwargs) -> R:
+            return function(target, call, *args, **_)
+
+        needs_action = action is not None
+        _handlers[function] = Handler(
+            authorize if needs_action else None, run, needs_action if changes is None else changes
+        )
+        return function
+
+    return mark
+
+
+def authorized_method(
+    authorize: Authorizer[S, P, T], *, changes: bool = True
+) -> Callable[[Callable[Concatenate[S, Call, T, P], R]], Callable[Concatenate[S, Call, T, P], R]]:
+    """Mark a method as :func:`method` does, where *authorize*, a method with the same arguments, decides the action.
+
+    The marked method gets what the authorization covers after the call.
+    """
+
+    def mark(function: Callable[Concatenate[S, Call, T, P], R]) -> Callable[Concatenate[S, Call, T, P], R]:
+        _handlers[function] = Handler(authorize, function, changes)
+        return function
+
+    return mark
+
+
+@cache
+def handlers(implementation: type) -> Mapping[str, Handler]:
+    """Return the handlers of the D-Bus methods that the class *implementation* has, by their name on the bus."""
+    functions = {name: f for name, f in vars(implementation).items() if isinstance(f, FunctionType)}
+    return {camel_case(name): _handlers[f] for name, f in functions.items() if f in _handlers}
+
+
+def camel_case(name: str) -> str:
+    """Return the name on the bus of a function or a dictionary key: ``BugUrl`` for ``bug_url`` and ``bug-url``."""
+    return "".join(part.capitalize() for part in name.replace("-", "_").split("_"))

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """Dispatch of method calls: object, method, limits, caller, arguments, authorization, handler, reply.
 
-The interfaces come from their XML, the handlers from a table of :class:`Row`. A method without a row is refused.
+The interfaces come from their XML, the handlers from the decorated methods of the objects (:mod:`mcpd.bus.contract`).
 """
 
 from __future__ import annotations
@@ -11,18 +11,18 @@ import inspect
 import logging
 import secrets
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import KW_ONLY, dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final
 
 from mcpd.bus import codec, contract
 from mcpd.bus.authorization import Quotas
 from mcpd.bus.caller import Call, Caller, Callers
 from mcpd.bus.idle import Activity
-from mcpd.bus.object_manager import STANDARD, Objects, Target
+from mcpd.bus.object_manager import STANDARD, Objects, StandardMethods
 from mcpd.bus.transport import ALLOW_INTERACTIVE, Fds, Frame
+from mcpd.catalog.listing import text
 from mcpd.errors import (
     InvalidArgument,
     LimitExceeded,
@@ -35,6 +35,8 @@ from mcpd.errors import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
     from mcpd.bus.authorization import Authority
     from mcpd.bus.connection import Connection
     from mcpd.bus.contract import Method
@@ -58,24 +60,6 @@ MAX_REPLY: Final = 24 * 1024 * 1024
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
-    """The handler of a method, and the authorization that its caller needs."""
-
-    handler: Callable[..., Any]
-    """Called with the target, the :class:`~mcpd.bus.caller.Call` and the arguments; may be a coroutine function."""
-    action: str | Callable[..., str | Awaitable[str | None] | None] | None = None
-    """The polkit action without its prefix, or a function of the same arguments that returns it; ``None``: anybody."""
-    details: Callable[..., dict[str, str] | Awaitable[dict[str, str]]] | None = None
-    """Function of the same arguments that returns the details for the prompt and for polkit rules."""
-    _: KW_ONLY
-    changes: bool
-    """True if the method changes what is installed or configured, which a read-only mcpd refuses."""
-
-
-Table: TypeAlias = Mapping[tuple[str, str], Row]
-
-
 class Dispatcher:
     """Dispatches the method calls of a connection to their handlers."""
 
@@ -83,7 +67,6 @@ class Dispatcher:
         self,
         connection: Connection,
         objects: Objects,
-        table: Table,
         callers: Callers,
         authority: Authority,
         *,
@@ -97,7 +80,6 @@ class Dispatcher:
         """
         self._connection = connection
         self._objects = objects
-        self._table = table
         self._callers = callers
         self._authority = authority
         self._only_uid = only_uid
@@ -145,15 +127,16 @@ class Dispatcher:
         if not self._in_flight[frame.sender]:
             del self._in_flight[frame.sender]
 
-    def _resolve(self, frame: Frame) -> tuple[Method, Target | None]:
-        """Return the method that *frame* names, with or without an interface, and its target object."""
+    def _resolve(self, frame: Frame) -> tuple[Method, object]:
+        """Return the method that *frame* names, with or without an interface, and the object that implements it."""
         names = self._objects.interfaces(frame.path)
         if frame.interface and frame.interface not in names:
             raise UnknownInterface(f"{frame.path} has no interface {frame.interface}")
         for name in [frame.interface] if frame.interface else names:
             method = contract.interfaces()[name].methods.get(frame.member)
             if method is not None:
-                return method, self._objects.get(frame.path)
+                standard = name in STANDARD
+                return method, StandardMethods(self._objects, frame.path) if standard else self._objects.get(frame.path)
         raise UnknownMethod(f"{frame.interface or frame.path} has no method {frame.member}")
 
     def _check_limits(self, frame: Frame, method: Method) -> None:
@@ -170,7 +153,7 @@ class Dispatcher:
                 f"{method.interface}.{method.name} takes ({method.in_signature}), not ({frame.signature})"
             )
 
-    async def _serve(self, frame: Frame, method: Method, target: Target | None) -> None:
+    async def _serve(self, frame: Frame, method: Method, target: object) -> None:
         """Answer one call. Exceptions of mcpd itself end here: they are logged, and hidden from the caller."""
         try:
             caller = await self._callers.get(frame.sender)
@@ -178,7 +161,7 @@ class Dispatcher:
             with Fds() as reply_fds, self._within_quotas(caller.uid, len(frame.fds)):
                 args = _arguments(frame, method)
                 call = Call(caller, _interactive(frame, method, args), frame.fds, reply_fds)
-                result = await self._run(call, frame.path, method, target, args)
+                result = await self._run(call, method, target, args)
                 body = _marshal(method, result)
                 self._connection.reply(
                     frame, method.out_signature, body, [reply_fds.get(index) for index in range(len(reply_fds))]
@@ -190,23 +173,23 @@ class Dispatcher:
             log.exception("Internal error %s in %s.%s", number, method.interface, method.name)
             self._reply_error(frame, McpdError(f"internal error {number}; see the journal"))
 
-    async def _run(self, call: Call, path: str, method: Method, target: Target | None, args: list[Any]) -> Any:
-        standard = STANDARD.get((method.interface, method.name))
-        if standard is not None:
-            return standard(self._objects, path, call, *args)
-        row = self._table.get((method.interface, method.name))
-        if row is None or target is None:
+    async def _run(self, call: Call, method: Method, target: object, args: list[Any]) -> Any:
+        implementation: type = type(target)
+        handler = contract.handlers(implementation).get(method.name)
+        if handler is None:
             raise UnknownMethod(f"{method.interface}.{method.name} is not available")
-        if row.changes and self._read_only():
+        if handler.changes and self._read_only():
             raise ReadOnly(
                 f"{method.name}: mcpd is read-only and changes nothing: it was started with --read-only, mcpd.toml has"
                 " read_only = true below [daemon], or mcpd.toml cannot be used (see the journal)"
             )
-        action = await _awaited(row.action(target, call, *args)) if callable(row.action) else row.action
-        if action is not None:
-            details = await _awaited(row.details(target, call, *args)) if row.details else {}
-            await self._authority.check(call, action, details)
-        return await _awaited(row.handler(target, call, *args))
+        covered = None
+        if handler.authorize is not None:
+            needed = await _awaited(handler.authorize(target, call, *args))
+            covered = needed.covered
+            if needed.action is not None:
+                await self._authority.check(call, needed.action, _details(needed.details))
+        return await _awaited(handler.run(target, call, covered, *args))
 
     @contextmanager
     def _within_quotas(self, uid: int, fds: int) -> Iterator[None]:
@@ -246,6 +229,10 @@ class Dispatcher:
 
 async def _awaited(result: Any) -> Any:
     return await result if inspect.isawaitable(result) else result
+
+
+def _details(values: Mapping[str, object]) -> dict[str, str]:
+    return {key: text(list(value) if isinstance(value, Mapping) else value) for key, value in values.items()}
 
 
 def _arguments(frame: Frame, method: Method) -> list[Any]:

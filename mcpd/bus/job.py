@@ -4,12 +4,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from mcpd.bus import arguments
 from mcpd.bus.arguments import option
 from mcpd.bus.codec import Variant
-from mcpd.bus.dispatcher import Row
+from mcpd.bus.contract import Authorization, authorized_method
 from mcpd.bus.names import JOB
 from mcpd.bus.server import to_variants
 from mcpd.catalog.listing import text
@@ -19,6 +19,7 @@ from mcpd.install.job import JobKind, JobState
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from mcpd.bus.arguments import Options
     from mcpd.bus.caller import Call
     from mcpd.errors import McpdError
     from mcpd.install.job import Job
@@ -36,6 +37,13 @@ CHANGES: Final = {
 }
 """Attributes of a job that change, and the properties that show them."""
 URGENT: Final = frozenset({"server_id", "state", "needs", "cancellable"})
+
+
+class _Question(NamedTuple):
+    """What a job waits for when an answer to it is authorized."""
+
+    server_id: str
+    number: int
 
 
 @dataclass(slots=True)
@@ -73,31 +81,61 @@ class JobObject:
         error: McpdError | None = self.job.error
         return (str(self.job.state), error.dbus_name if error else "", text(error.message) if error else "")
 
-    def cancel(self, _call: Call, _options: Mapping[str, Any]) -> None:
+    def _authorization(self, call: Call, *, for_update: str | None = None) -> Authorization[_Question]:
+        """Return the authorization to decide about the job; *for_update* is the action if it is one's own update.
+
+        ``Update`` needs less authorization than ``Install``, so answers need the rest.
+        """
+        job = self.job
+        is_own, is_update = job.owner_uid == call.uid, job.kind is JobKind.UPDATE
+        action = "cancel-foreign" if not is_own else for_update if is_update else None
+        details = {"id": job.server_id, "job": job.number, "kind": job.kind, "owner-uid": job.owner_uid}
+        return Authorization(action, details, _Question(job.server_id, job.question))
+
+    def _authorize_cancel(self, call: Call, options: Options) -> Authorization[_Question]:
+        return self._authorization(call)
+
+    @authorized_method(_authorize_cancel, changes=False)
+    def cancel(self, call: Call, question: _Question, options: Options) -> None:
         """Implement ``Cancel``."""
         self.job.cancel()
 
-    def proceed(self, call: Call, options: Mapping[str, Any]) -> None:
+    # An answer lets a waiting job change the installation, which must not happen if mcpd became read-only meanwhile.
+
+    def _authorize_proceed(self, call: Call, options: Options) -> Authorization[_Question]:
+        agrees = self.job.state is JobState.NEEDS_CONSENT
+        return self._authorization(call, for_update="install-trusted" if agrees else None)
+
+    @authorized_method(_authorize_proceed)
+    def proceed(self, call: Call, question: _Question, options: Options) -> None:
         """Implement ``Proceed``."""
-        if self.job.question != call.memo["question"]:
+        if self.job.question != question.number:
             raise self._outdated()
-        self._check_server(call, options)
+        self._check_server(question, options)
         self.job.proceed()
 
-    def set_config(self, call: Call, changes: Mapping[str, Any], options: Mapping[str, Any]) -> None:
+    def _authorize_set_config(self, call: Call, changes: Options, options: Options) -> Authorization[_Question]:
+        return self._authorization(call, for_update="configure")
+
+    @authorized_method(_authorize_set_config)
+    def set_config(self, call: Call, question: _Question, changes: Options, options: Options) -> None:
         """Implement ``SetConfig``."""
-        self._check_server(call, options)
+        self._check_server(question, options)
         self.job.set_config(arguments.config_values(changes))
 
-    async def set_secret(self, call: Call, key: str, value: int, options: Mapping[str, Any]) -> None:
+    def _authorize_set_secret(self, call: Call, key: str, value: int, options: Options) -> Authorization[_Question]:
+        return self._authorization(call, for_update="set-secret")
+
+    @authorized_method(_authorize_set_secret)
+    async def set_secret(self, call: Call, question: _Question, key: str, value: int, options: Options) -> None:
         """Implement ``SetSecret``."""
         secret = await arguments.read_secret(call, value, key) or ""
-        self._check_server(call, options)
+        self._check_server(question, options)
         self.job.set_secret(key, secret)
 
-    def _check_server(self, call: Call, options: Mapping[str, Any]) -> None:
+    def _check_server(self, question: _Question, options: Options) -> None:
         """Raise :class:`~mcpd.errors.InvalidArgument` if the job has moved on to another server."""
-        authorized = call.memo["server"]
+        authorized = question.server_id
         if self.job.server_id != authorized or option(options, "server-id", str, authorized) != authorized:
             raise self._outdated()
 
@@ -106,49 +144,3 @@ class JobObject:
         return InvalidArgument(
             f"job {self.job.number} {now}no longer waits for this answer; read its ServerId and Needs again"
         )
-
-
-def _foreign_action(target: JobObject, call: Call, *_args: object) -> str | None:
-    return None if target.job.owner_uid == call.uid else "cancel-foreign"
-
-
-def _answer_action(target: JobObject, call: Call, *args: object) -> str | None:
-    call.memo["server"] = target.job.server_id
-    return _foreign_action(target, call, *args)
-
-
-def _proceed_action(target: JobObject, call: Call, *args: object) -> str | None:
-    call.memo["question"] = target.job.question
-    agrees = target.job.state is JobState.NEEDS_CONSENT
-    return _answer_action(target, call, *args) or ("install-trusted" if agrees and _is_update(target) else None)
-
-
-def _config_action(target: JobObject, call: Call, *args: object) -> str | None:
-    return _answer_action(target, call, *args) or ("configure" if _is_update(target) else None)
-
-
-def _secret_action(target: JobObject, call: Call, *args: object) -> str | None:
-    return _answer_action(target, call, *args) or ("set-secret" if _is_update(target) else None)
-
-
-def _is_update(target: JobObject) -> bool:
-    """Return whether the job updates. ``Update`` needs less authorization than ``Install``: answers need the rest."""
-    return target.job.kind is JobKind.UPDATE
-
-
-def _details(target: JobObject, _call: Call, *_args: object) -> dict[str, str]:
-    return {
-        "id": target.job.server_id,
-        "job": str(target.job.number),
-        "kind": str(target.job.kind),
-        "owner-uid": str(target.job.owner_uid),
-    }
-
-
-# An answer lets a waiting job change the installation, which must not happen if mcpd became read-only meanwhile.
-METHODS: Final = {
-    (JOB, "Cancel"): Row(JobObject.cancel, _foreign_action, _details, changes=False),
-    (JOB, "Proceed"): Row(JobObject.proceed, _proceed_action, _details, changes=True),
-    (JOB, "SetConfig"): Row(JobObject.set_config, _config_action, _details, changes=True),
-    (JOB, "SetSecret"): Row(JobObject.set_secret, _secret_action, _details, changes=True),
-}

@@ -8,9 +8,10 @@ import logging
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Final, Protocol, runtime_checkable
 
 from mcpd.bus import codec, contract
+from mcpd.bus.contract import method
 from mcpd.bus.names import INTROSPECTABLE, MANAGER, OBJECT_MANAGER, PEER, PROPERTIES, ROOT
 from mcpd.errors import (
     McpdError,
@@ -38,7 +39,7 @@ log = logging.getLogger(__name__)
 
 
 class Target(Protocol):
-    """The implementation of an object: one interface with its properties; its methods are in a table."""
+    """The implementation of an object: one interface with its properties and its decorated methods."""
 
     interface: str
 
@@ -211,51 +212,64 @@ def _is_managed(path: str) -> bool:
     return path.startswith(ROOT + "/")
 
 
-def _properties_of(objects: Objects, path: str, call: Call, interface: str) -> Mapping[str, Variant]:
-    if interface not in objects.interfaces(path):
-        raise UnknownInterface(f"{path} has no interface {interface}")
-    objects.check_readable(path, call)
-    target = objects.get(path)
-    return target.properties() if target is not None and target.interface == interface else {}
+STANDARD: Final = frozenset({PROPERTIES, INTROSPECTABLE, OBJECT_MANAGER, PEER})
+"""The standard interfaces, which :class:`StandardMethods` implements."""
 
 
-def _get(objects: Objects, path: str, call: Call, interface: str, name: str) -> Variant:
-    values = _properties_of(objects, path, call, interface)
-    if name not in values:
-        raise UnknownProperty(f"{interface} has no property {name}")
-    return values[name]
+@dataclass(frozen=True, slots=True)
+class StandardMethods:
+    """The methods of the standard interfaces of the object at *path*; they need no authorization."""
 
+    objects: Objects
+    path: str
 
-def _get_all(objects: Objects, path: str, call: Call, interface: str) -> Mapping[str, Variant]:
-    return _properties_of(objects, path, call, interface)
+    def _properties_of(self, call: Call, interface: str) -> Mapping[str, Variant]:
+        if interface not in self.objects.interfaces(self.path):
+            raise UnknownInterface(f"{self.path} has no interface {interface}")
+        self.objects.check_readable(self.path, call)
+        target = self.objects.get(self.path)
+        return target.properties() if target is not None and target.interface == interface else {}
 
+    @method()
+    def get(self, call: Call, interface: str, name: str) -> Variant:
+        """Return the property *name*."""
+        values = self._properties_of(call, interface)
+        if name not in values:
+            raise UnknownProperty(f"{interface} has no property {name}")
+        return values[name]
 
-def _set(objects: Objects, path: str, call: Call, interface: str, name: str, value: object) -> None:
-    _get(objects, path, call, interface, name)
-    target = objects.get(path)
-    if not contract.interfaces()[interface].properties[name].writable or not isinstance(target, Writable):
-        raise PropertyReadOnly(f"{interface}.{name} is read-only; use a method of {MANAGER}")
-    target.set_property(call, name, value)
+    @method()
+    def get_all(self, call: Call, interface: str) -> Mapping[str, Variant]:
+        """Return all properties of *interface*."""
+        return self._properties_of(call, interface)
 
+    @method()
+    def set(self, call: Call, interface: str, name: str, value: object) -> None:
+        """Set the property *name*, if the XML declares it writable and the object allows it."""
+        self.get(call, interface, name)
+        target = self.objects.get(self.path)
+        if not contract.interfaces()[interface].properties[name].writable or not isinstance(target, Writable):
+            raise PropertyReadOnly(f"{interface}.{name} is read-only; use a method of {MANAGER}")
+        target.set_property(call, name, value)
 
-def _introspect(objects: Objects, path: str, _call: Call) -> str:
-    return contract.introspection(objects.interfaces(path), objects.children(path))
+    @method()
+    def get_managed_objects(self, call: Call) -> Raw:
+        """Return the objects below the root that the caller may read."""
+        return self.objects.managed(call)
 
+    @method()
+    def introspect(self, _call: Call) -> str:
+        """Return the introspection data."""
+        return contract.introspection(self.objects.interfaces(self.path), self.objects.children(self.path))
 
-def _machine_id(_objects: Objects, _path: str, _call: Call) -> str:
-    for file in ("/etc/machine-id", "/var/lib/dbus/machine-id"):
-        with suppress(OSError):
-            return Path(file).read_text(encoding="ascii").strip()
-    raise McpdError("cannot read the machine ID from /etc/machine-id")
+    @method()
+    def ping(self, _call: Call) -> None:
+        """Answer."""
 
-
-STANDARD: Final[Mapping[tuple[str, str], Callable[..., Any]]] = {
-    (PROPERTIES, "Get"): _get,
-    (PROPERTIES, "GetAll"): _get_all,
-    (PROPERTIES, "Set"): _set,
-    (OBJECT_MANAGER, "GetManagedObjects"): lambda objects, _path, call: objects.managed(call),
-    (INTROSPECTABLE, "Introspect"): _introspect,
-    (PEER, "Ping"): lambda _objects, _path, _call: None,
-    (PEER, "GetMachineId"): _machine_id,
-}
-"""The methods of the standard interfaces; they need no authorization."""
+    @method()
+    def get_machine_id(self, _call: Call) -> str:
+        """Return the machine ID of this system."""
+        for file in ("/etc/machine-id", "/var/lib/dbus/machine-id"):
+            with suppress(OSError):
+                return Path(file).read_text(encoding="ascii").strip()
+        raise McpdError("cannot read the machine ID from /etc/machine-id")

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from mcpd.bus import codec
 from mcpd.bus.codec import Variant
+from mcpd.bus.contract import camel_case
 from mcpd.bus.names import ROOT, SERVER, server_path
 from mcpd.catalog.listing import describe, text, texts
 from mcpd.errors import NotFound
@@ -38,14 +39,7 @@ KEYS: Final[Mapping[str, str]] = {
 """The keys that describe a server, and their D-Bus types."""
 ALWAYS: Final = frozenset({"id", "name", "summary", "version", "scope", "state"})
 _EMPTY: Final[Mapping[str, object]] = {"s": "", "as": [], "t": 0, "aa{sv}": [], "b": False}
-
-
-def property_name(key: str) -> str:
-    """Return the property of the interface Server for *key*: ``BugUrl`` for ``bug-url``."""
-    return "".join(part.capitalize() for part in key.split("-"))
-
-
-PROPERTIES: Final = {key: property_name(key) for key in KEYS}
+PROPERTIES: Final = {key: camel_case(key) for key in KEYS}
 
 
 @dataclass(frozen=True, slots=True)

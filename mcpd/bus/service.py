@@ -8,15 +8,12 @@ import logging
 from typing import TYPE_CHECKING, Any, Final
 
 from mcpd.bus.caller import Caller, Callers, Lookup, query_bus
-from mcpd.bus.dispatcher import Dispatcher, Table
+from mcpd.bus.dispatcher import Dispatcher
 from mcpd.bus.job import CHANGES, URGENT, JobObject
-from mcpd.bus.job import METHODS as JOB_METHODS
-from mcpd.bus.manager import METHODS as MANAGER_METHODS
 from mcpd.bus.manager import Manager
 from mcpd.bus.names import LOG_CONTROL_PATH, ROOT, job_path, session_path
 from mcpd.bus.object_manager import Objects
 from mcpd.bus.server import Servers
-from mcpd.bus.session import METHODS as SESSION_METHODS
 from mcpd.bus.session import SessionObject
 from mcpd.errors import McpdError
 from mcpd.runtime.sessions import Owner
@@ -32,8 +29,6 @@ if TYPE_CHECKING:
     from mcpd.install.job import Job, JobEvent
     from mcpd.runtime.sessions import SessionEvent
 
-TABLE: Final[Table] = {**MANAGER_METHODS, **JOB_METHODS, **SESSION_METHODS}
-"""All methods of mcpd's own interfaces; the standard ones are in :mod:`mcpd.bus.object_manager`."""
 SCAN_INTERVAL: Final = 2.0
 """Seconds between two scans of the mcps map and of scripts, which may not exist yet and so are not watched."""
 FIRST_SCAN_TIMEOUT: Final = 3.0
@@ -70,7 +65,6 @@ class Service:
         self._dispatcher = Dispatcher(
             connection,
             self._objects,
-            TABLE,
             self._callers,
             authority,
             only_uid=only_uid,

@@ -4,15 +4,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING
 
 from mcpd.bus.codec import Variant
-from mcpd.bus.dispatcher import Row
+from mcpd.bus.contract import Authorization, authorized_method
 from mcpd.bus.names import SESSION, session_path
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from mcpd.bus.arguments import Options
     from mcpd.bus.caller import Call
     from mcpd.runtime.sessions import Session, Sessions
 
@@ -49,19 +50,13 @@ class SessionObject:
             "started": Variant("t", int(session.started)),
         }
 
-    async def stop(self, _call: Call, _options: Mapping[str, Any]) -> None:
+    def _authorize_stop(self, call: Call, options: Options) -> Authorization[Session]:
+        session, owner = self.session, self.session.owner
+        action = None if call.uid == owner.uid or call.sender == owner.name else "cancel-foreign"
+        details = {"id": session.server_id, "session": session.number, "owner-uid": owner.uid}
+        return Authorization(action, details, session)
+
+    @authorized_method(_authorize_stop, changes=False)
+    async def stop(self, call: Call, session: Session, options: Options) -> None:
         """Implement ``Stop``."""
-        await self.sessions.stop(self.session.number)
-
-
-def _foreign_action(target: SessionObject, call: Call, *_args: object) -> str | None:
-    owner = target.session.owner
-    return None if call.uid == owner.uid or call.sender == owner.name else "cancel-foreign"
-
-
-def _details(target: SessionObject, _call: Call, *_args: object) -> dict[str, str]:
-    session = target.session
-    return {"id": session.server_id, "session": str(session.number), "owner-uid": str(session.owner.uid)}
-
-
-METHODS: Final = {(SESSION, "Stop"): Row(SessionObject.stop, _foreign_action, _details, changes=False)}
+        await self.sessions.stop(session.number)

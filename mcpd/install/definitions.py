@@ -13,11 +13,12 @@ from dataclasses import dataclass
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from mcpd.errors import Unhealthy
+from mcpd.errors import NotFound, Unhealthy
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from mcpd.store import InstalledServer, Store
     from mcpd.store.tool_catalog import Tools
 
 FIELDS: Final = ("name", "title", "description", "inputSchema", "outputSchema", "annotations")
@@ -50,6 +51,27 @@ def compare(before: Tools, after: Tools) -> list[ToolChange]:
         for was, is_now in zip_longest(sorted((old - new).elements()), sorted((new - old).elements())):
             changes.append(_change(name, was, is_now))
     return changes
+
+
+@dataclass(frozen=True, slots=True)
+class PendingUpdate:
+    """An update that waits for approval."""
+
+    server: InstalledServer
+    generation: int
+    changes: list[ToolChange]
+
+
+def pending_update(store: Store, server_id: str) -> PendingUpdate:
+    """Return the pending update of *server_id*. Blocks on the disk.
+
+    Raises :class:`~mcpd.errors.NotFound` if there is none, and the errors of :func:`compare`.
+    """
+    server, held = store.get(server_id), store.held(server_id)
+    if held is None:
+        raise NotFound(f"no update of {server_id} waits for approval")
+    changes = compare(store.tools(server_id) or [], store.generation_tools(server_id, held) or [])
+    return PendingUpdate(server, held, changes)
 
 
 def needs_approval(changes: Iterable[ToolChange]) -> bool:

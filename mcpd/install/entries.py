@@ -1,23 +1,33 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Registry entries from outside the catalog: user-supplied, or the manifest behind the URL of a summary."""
+"""Entries from outside the catalog: user-supplied, behind the URL of a summary, or of an installed server."""
 
 from __future__ import annotations
 
 import hashlib
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from mcpd.catalog.fetch import Fetcher
 from mcpd.catalog.ingest import pins_what_it_names
 from mcpd.catalog.registries import check_entry_url, signature_url
-from mcpd.errors import IntegrityMismatch, InvalidArgument, InvalidManifest, SignatureInvalid, SourceUnavailable
+from mcpd.errors import (
+    IntegrityMismatch,
+    InvalidArgument,
+    InvalidManifest,
+    NotSupported,
+    SignatureInvalid,
+    SourceUnavailable,
+)
 from mcpd.formats import server_json
+from mcpd.formats.seed import published_fields
+from mcpd.install.lockfile import read_lock
 from mcpd.model import Entry, load_json
 from mcpd.store.threads import in_thread
 
 if TYPE_CHECKING:
     from mcpd.catalog import CatalogEntry
     from mcpd.settings import CatalogSettings
+    from mcpd.store import InstalledServer
     from mcpd.trust.keys import Keys
 
 _INSTALLED_FIELDS: Final = frozenset({"config", "installDir"})
@@ -34,6 +44,33 @@ def user_supplied_entry(data: bytes) -> Entry:
         document = {key: value for key, value in document.items() if key not in _INSTALLED_FIELDS}
     parse = server_json.entry_of if server_json.is_server_json(document) else Entry.parse
     return parse(document, "the manifest")
+
+
+_PIN_FIELDS: Final = {"npm": "version", "pypi": "version", "git": "rev"}
+"""The field that pins a version of a package source, both in an entry and in the lock file's ``resolved``."""
+
+
+def published_entry(server: InstalledServer) -> dict[str, Any]:
+    """Return the entry that *server* was installed from, for a registry, pinned to what is installed.
+
+    Blocks on the disk. Raises :class:`~mcpd.errors.NotSupported` for a script server or a broken one.
+    """
+    if server.script is not None or server.manifest is None:
+        raise NotSupported(f"{server.id} was not installed from an entry")
+    lock = read_lock(server.generation)
+    entry, resolved = lock.get("entry"), lock.get("resolved")
+    if not isinstance(entry, dict):
+        # Servers from other tools or distribution packages have no lock file; their manifest describes them.
+        entry = {key: value for key, value in server.manifest.to_json().items() if key != "scope"}
+    entry = published_fields(entry)
+    if server.manifest.version:
+        entry["version"] = server.manifest.version
+    if isinstance(source := entry.get("source"), dict) and isinstance(resolved, dict):
+        # Without a pin, the next installation of this entry could install another version.
+        pin = _PIN_FIELDS.get(str(source.get("type")), "")
+        if resolved.get(pin) and not source.get(pin):
+            entry["source"] = {**source, pin: resolved[pin]}
+    return entry
 
 
 MAX_MANIFEST: Final = 1024 * 1024

@@ -13,11 +13,13 @@ from mcpd.catalog import CatalogEntry
 from mcpd.catalog.ingest import pins_what_it_names
 from mcpd.errors import (
     AlreadyInstalled,
+    Busy,
     Cancelled,
     InvalidArgument,
     InvalidManifest,
     McpdError,
     NeedsApproval,
+    NotAuthorized,
     NotFound,
     ReadOnly,
     SignatureInvalid,
@@ -128,16 +130,26 @@ class Installer:
         vouched = signer if pins_what_it_names(entry) else ""
         return self._install(CatalogEntry(entry, "", verified=bool(vouched), signer=vouched), options, owner_uid)
 
-    def bundle_signer(self, bundle: Bundle) -> str:
+    def bundle_signer(self, bundle: Bundle, *, required: bool = False) -> str:
         """Return the name of the trusted key that covers *bundle*, empty if there is none. Reads the catalog.
 
-        A key covers a bundle if it signed a registry that has an entry with the same id and hash.
+        A key covers a bundle if it signed a registry that has an entry with the same id and hash. If one is *required*,
+        as it was the reason to allow the installation, raises :class:`~mcpd.errors.SignatureInvalid` or
+        :class:`~mcpd.errors.NotAuthorized` without one.
         """
         for offer in self._catalog.offers([bundle.entry.id]).get(bundle.entry.id, ()):
             source = offer.entry.source
             if offer.verified and source and (source.type, source.sha256) == (SourceType.MCPB, bundle.sha256):
                 return offer.signer
-        return ""
+        if not required:
+            return ""
+        fault = f"this bundle is not signed by a trusted key as {bundle.entry.id}"
+        if self._catalog.pins_sha256(bundle.sha256):
+            raise SignatureInvalid(
+                f"{fault}: the registry lists this file under another id; use the option 'unverified' to install it"
+                " like any other file"
+            )
+        raise NotAuthorized(f"{fault} any more; try again to authorize an unsigned one")
 
     def install_bundle(self, bundle: Bundle, options: InstallOptions, owner_uid: int, signer: str = "") -> Job:
         """Install a user-supplied MCP bundle that *signer* covers; the job removes the file when it ends.
@@ -243,8 +255,12 @@ class Installer:
     def verify(self, server_ids: Iterable[str], owner_uid: int) -> Job:
         """Compare the files of *server_ids* (empty: all servers of this layer) with the recorded hashes.
 
-        The job fails like :func:`~mcpd.install.verification.verify_servers`. Errors as :meth:`update`.
+        The job fails like :func:`~mcpd.install.verification.verify_servers`. It keeps the disk busy, so each user has
+        one at a time. Errors as :meth:`update`.
         """
+        for job in self.jobs.list():
+            if job.kind is JobKind.VERIFY and job.owner_uid == owner_uid and not job.state.finished:
+                raise Busy(f"job {job.number} is already verifying; wait for it or cancel it")
         wanted = [self._own(server_id).id for server_id in dict.fromkeys(server_ids)]
 
         async def work(job: Job) -> None:
@@ -252,6 +268,15 @@ class Installer:
             await verify_servers(self._store, wanted, job.advance)
 
         return self.jobs.start(JobKind.VERIFY, [], owner_uid, work)
+
+    async def set_pinned(self, server_id: str, pinned: bool) -> None:
+        """Pin *server_id* to its version, or unpin it.
+
+        Raises :class:`~mcpd.errors.Busy` while a job works on it: it may roll back a generation on trial, and the pin
+        would be lost with that.
+        """
+        self.jobs.check_free([server_id])
+        await in_thread(self._store.set_pinned, server_id, pinned)
 
     def uninstall(self, server_id: str, owner_uid: int, *, keep_config: bool = False) -> Job:
         """Stop and remove *server_id*, with configuration and state unless *keep_config*. Errors as :meth:`update`."""

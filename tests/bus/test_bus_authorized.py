@@ -20,6 +20,7 @@ from mcpd.install.sources.base import Outcome
 from mcpd.model import Entry, Manifest
 from mcpd.paths import Scope
 from mcpd.store import Store
+from mcpd.trust.keys import fingerprint_of
 from mcpd.trust.signing import new_key, sign
 from tests.bus.harness import next_signal
 from tests.bus.inside import served
@@ -101,6 +102,14 @@ async def test_less_is_asked_for_what_a_key_vouches_for(
     assert details["version"] == options.get("version", "1.0")
     assert details.get("signed-by", "") == ("admin" if action == "install-trusted" else "")
     assert details["source"].endswith("signed.json")
+
+
+async def test_who_is_asked_about_a_key_sees_its_fingerprint(machine: Machine) -> None:
+    _, public = new_key()
+    fingerprint = {"fingerprint": fingerprint_of(public.decode())}
+    for pem, shown in ((public.decode(), fingerprint), ("no key", {}), ("x" * 20_000, {})):
+        ((action, details),) = await asked(machine, ("AddKey", "ssa{sv}", ["friend", pem, {}]))
+        assert (action, details) == ("manage-sources", {"key": "friend", **shown})
 
 
 async def test_a_signed_manifest_is_vouched_for(machine: Machine, signed: bytes) -> None:

@@ -18,7 +18,7 @@ from mcpd.bus import manager
 from mcpd.bus.client import Client
 from mcpd.bus.codec import Variant
 from mcpd.bus.dispatcher import MAX_REPLY
-from mcpd.bus.names import MANAGER, ROOT
+from mcpd.bus.names import ROOT
 from mcpd.errors import InvalidArgument, InvalidManifest, LimitExceeded, NotFound, ReadOnly, SystemInstanceOnly
 from mcpd.install.updates import Update
 from mcpd.model import Manifest
@@ -402,18 +402,6 @@ async def test_long_records_are_not_kept(core: Core, client: Client, tmp_path: P
     for _ in range(2):
         assert sorted(await available(client)) == ["long", "short"]
         assert [record.values["id"] for record in manager._record_cache.values()] == ["org.test.short"]
-
-
-async def test_who_is_asked_about_a_key_is_told_which(core: Core) -> None:
-    _, public = new_key()
-    details = manager.METHODS[MANAGER, "AddKey"].details
-    assert details is not None
-    for pem, expected in ((public.decode(), {"fingerprint"}), ("no key", set()), ("x" * 20_000, set())):
-        found = await details(None, None, "friend", pem, {})  # type: ignore[misc]
-        assert found["key"] == "friend"
-        assert found.keys() - {"key"} == expected
-    key = core.keys.add("friend", public.decode())
-    assert (await details(None, None, "friend", public.decode(), {}))["fingerprint"] == key.fingerprint  # type: ignore[misc]
 
 
 async def test_icons_come_as_files(core: Core, client: Client) -> None:

@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import configparser
+import inspect
+import itertools
 import re
 import subprocess
 import xml.etree.ElementTree as ET
@@ -14,10 +16,14 @@ import pytest
 
 from mcpd.bus import contract
 from mcpd.bus.authorization import ACTION_PREFIX
+from mcpd.bus.codec import split
+from mcpd.bus.contract import camel_case, handlers
+from mcpd.bus.job import JobObject
+from mcpd.bus.manager import Manager
 from mcpd.bus.names import BUS_NAME, JOB, MANAGER, SERVER, SESSION, escape
-from mcpd.bus.object_manager import STANDARD
-from mcpd.bus.server import KEYS, property_name
-from mcpd.bus.service import TABLE
+from mcpd.bus.object_manager import STANDARD, StandardMethods
+from mcpd.bus.server import KEYS, ServerObject
+from mcpd.bus.session import SessionObject
 from mcpd.bus.systemd import TransientUnits
 from mcpd.runtime.launchers import SystemdUserLauncher, UnitManager
 from tests.bus.harness import DBUS_DIR
@@ -31,10 +37,34 @@ ACTIONS = {
 }  # fmt: skip
 
 
-def test_every_method_has_a_row_and_every_row_a_method() -> None:
-    methods = {(interface.name, member) for interface in contract.interfaces().values() for member in interface.methods}
-    assert set(TABLE) | set(STANDARD) == methods
-    assert not set(TABLE) & set(STANDARD)
+IMPLEMENTATIONS = {MANAGER: Manager, SERVER: ServerObject, JOB: JobObject, SESSION: SessionObject}
+METHODS = {
+    (name, member): handler for name, cls in IMPLEMENTATIONS.items() for member, handler in handlers(cls).items()
+}
+VARDICT = ("Options", "Mapping[str, Any]", "Mapping[str, Variant]", "dict[str, Variant]")
+TYPES = {
+    "s": ("str",), "o": ("str",), "b": ("bool",), "t": ("int",), "h": ("int",), "v": ("object", "Variant"),
+    "as": ("Sequence[str]", "list[str]"), "a{sv}": VARDICT, "aa{sv}": ("list[Raw]", "list[dict[str, Variant]]"),
+    "a{uh}": ("Mapping[int, int]", "dict[int, int]"), "a{oa{sa{sv}}}": ("Raw",),
+}  # fmt: skip
+"""The annotations that fit a D-Bus type."""
+
+
+@pytest.mark.parametrize("cls", [*IMPLEMENTATIONS.values(), StandardMethods])
+def test_the_methods_of_an_interface_are_those_of_its_xml(cls: type) -> None:
+    names = [name for name, known in IMPLEMENTATIONS.items() if known is cls] or STANDARD
+    declared = {member: method for name in names for member, method in contract.interfaces()[name].methods.items()}
+    functions = {camel_case(name): function for name, function in vars(cls).items() if inspect.isfunction(function)}
+    assert set(handlers(cls)) == set(declared)
+    for member, method in declared.items():
+        signature = inspect.signature(functions[member])
+        given, expected = [p.annotation for p in signature.parameters.values()][2:], split(method.in_signature)
+        assert len(given) - len(expected) in (0, 1), f"{member} takes the arguments {expected}"
+        for annotation, kind in zip(reversed(given), reversed(expected), strict=False):
+            assert annotation in TYPES[kind], f"{member}: {annotation} is not {kind}"
+        results = [", ".join(each) for each in itertools.product(*map(TYPES.__getitem__, split(method.out_signature)))]
+        shapes = {f"tuple[{each}]" if ", " in each else each or "None" for each in results} | set(results)
+        assert signature.return_annotation in shapes, f"{member} returns {method.out_signature}"
 
 
 def test_every_changing_method_is_authorized_or_reads_only() -> None:
@@ -42,20 +72,18 @@ def test_every_changing_method_is_authorized_or_reads_only() -> None:
         "ListServers", "GetServer", "GetManifestPath", "ListAvailable", "ListSources", "GetConfig", "GetAvailable",
         "GetIcon", "GetEntry", "GetHistory", "GetPending", "GetTools", "ListKeys",
     }  # fmt: skip
-    free = {member for (_, member), row in TABLE.items() if row.action is None}
-    assert free == reading | {"ListSessions"}
+    assert {member for (_, member), one in METHODS.items() if one.authorize is None} == reading | {"ListSessions"}
 
 
 def test_server_properties_have_the_types_of_the_keys() -> None:
     properties = contract.interfaces()[SERVER].properties
-    assert {name: p.signature for name, p in properties.items()} == {property_name(k): s for k, s in KEYS.items()}
+    assert {name: p.signature for name, p in properties.items()} == {camel_case(k): s for k, s in KEYS.items()}
 
 
-@pytest.mark.parametrize("name", OURS)
-def test_every_changing_method_ends_in_options(name: str) -> None:
-    for (interface, member), row in TABLE.items():
-        if interface == name and row.action is not None:
-            assert contract.interfaces()[name].methods[member].in_signature.endswith("a{sv}"), member
+def test_every_changing_method_ends_in_options() -> None:
+    for (interface, member), handler in METHODS.items():
+        if handler.authorize is not None:
+            assert contract.interfaces()[interface].methods[member].in_signature.endswith("a{sv}"), member
 
 
 @pytest.mark.parametrize("name", OURS)
@@ -114,11 +142,9 @@ def test_activation_goes_through_systemd(folder: str) -> None:
     assert service.get("User") == ("mcpd" if folder == "system-services" else None)
 
 
-def test_every_action_of_the_table_is_in_the_policy_with_mcpd_as_its_owner() -> None:
+def test_every_action_is_in_the_policy_with_mcpd_as_its_owner() -> None:
     actions = {action.get("id"): action for action in ET.fromstring(POLICY.read_text()).iter("action")}
     assert set(actions) == {ACTION_PREFIX + name for name in ACTIONS}
-    fixed = {row.action for row in TABLE.values() if isinstance(row.action, str)}
-    assert fixed | {"spawn", "cancel-foreign"} <= ACTIONS
     for action in actions.values():
         notes = {note.get("key"): note.text for note in action.iter("annotate")}
         assert notes["org.freedesktop.policykit.owner"] == "unix-user:mcpd"

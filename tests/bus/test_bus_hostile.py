@@ -162,7 +162,7 @@ async def test_a_call_that_is_given_up_before_it_began_keeps_no_descriptor() -> 
     connection: Any = SimpleNamespace(serve=handlers.append, congested=False)
     objects = Objects(connection, lambda _uid: ())
     objects.add(ROOT, SimpleNamespace(interface=MANAGER, properties=dict))
-    dispatcher = Dispatcher(connection, objects, {}, Callers(connection), OwnUser())
+    dispatcher = Dispatcher(connection, objects, Callers(connection), OwnUser())
     dispatcher.start()
     frame = Frame(1, 0, 1, True, b"", Fds([read]), path=ROOT, interface=PEER, member="Ping", sender=":1.1")
     handlers[0](frame)

@@ -58,7 +58,7 @@ async def uids(bus: PrivateBus, settings: journal.LogSettings) -> AsyncIterator[
         objects.add(LOG_CONTROL_PATH, LogControl(settings, own_uid=1000))
         callers = Callers(connection, lookup)
         await callers.start()
-        dispatcher = Dispatcher(connection, objects, {}, callers, OwnUser())
+        dispatcher = Dispatcher(connection, objects, callers, OwnUser())
         dispatcher.start()
         assert await connection.request_name(BUS_NAME)
         yield told
