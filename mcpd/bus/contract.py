@@ -211,5 +211,5 @@ def handlers(implementation: type) -> Mapping[str, Handler]:
 
 
 def camel_case(name: str) -> str:
-    """Return the name on the bus of a function or a dictionary key: ``BugUrl`` for ``bug_url`` and ``bug-url``."""
-    return "".join(part.capitalize() for part in name.replace("-", "_").split("_"))
+    """Return the name on the bus of the Python function *name*: ``GetServer`` for ``get_server``."""
+    return "".join(part.capitalize() for part in name.split("_"))

@@ -6,13 +6,13 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from mcpd.bus import codec
+from mcpd.bus import codec, contract
 from mcpd.bus.codec import Variant
-from mcpd.bus.contract import camel_case
 from mcpd.bus.names import ROOT, SERVER, server_path
 from mcpd.catalog.listing import describe, text, texts
 from mcpd.errors import NotFound
@@ -28,18 +28,15 @@ if TYPE_CHECKING:
     from mcpd.model import ConfigProperty, JsonValue, Manifest
     from mcpd.store import InstalledServer
 
-KEYS: Final[Mapping[str, str]] = {
-    "id": "s", "name": "s", "summary": "s", "description": "s", "version": "s", "available-version": "s",
-    "scope": "s", "state": "s", "problem": "s", "origin": "s", "author": "s", "homepage": "s", "bug-url": "s",
-    "donation-url": "s", "icon": "s", "licenses": "as", "categories": "as", "size": "t", "release-date": "s",
-    "changelog": "s", "screenshots": "as", "transports": "aa{sv}", "permissions": "as", "sandboxed": "b",
-    "configured": "b", "pinned": "b", "installable": "b", "verified": "b", "pending-version": "s", "sharing": "s",
-    "run-as": "s",
-}  # fmt: skip
+PROPERTIES: Final = {
+    re.sub("(?<!^)([A-Z])", r"-\1", name).lower(): declared
+    for name, declared in contract.interfaces()[SERVER].properties.items()
+}
+"""The properties of the interface, by the key that stands for them in a dictionary: ``bug-url`` for ``BugUrl``."""
+KEYS: Final[Mapping[str, str]] = {key: declared.signature for key, declared in PROPERTIES.items()}
 """The keys that describe a server, and their D-Bus types."""
 ALWAYS: Final = frozenset({"id", "name", "summary", "version", "scope", "state"})
 _EMPTY: Final[Mapping[str, object]] = {"s": "", "as": [], "t": 0, "aa{sv}": [], "b": False}
-PROPERTIES: Final = {key: camel_case(key) for key in KEYS}
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +65,8 @@ class Record:
     def properties(self) -> dict[str, Variant]:
         """Return all properties of the interface Server."""
         return {
-            PROPERTIES[key]: Variant(signature, self.values.get(key, _EMPTY[signature]))
-            for key, signature in KEYS.items()
+            declared.name: Variant(declared.signature, self.values.get(key, _EMPTY[declared.signature]))
+            for key, declared in PROPERTIES.items()
         }
 
 
@@ -329,4 +326,4 @@ class Servers:
 
 
 def _changed_properties(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
-    return [name for key, name in PROPERTIES.items() if before.get(key) != after.get(key)]
+    return [declared.name for key, declared in PROPERTIES.items() if before.get(key) != after.get(key)]

@@ -22,7 +22,7 @@ from mcpd.bus.job import JobObject
 from mcpd.bus.manager import Manager
 from mcpd.bus.names import BUS_NAME, JOB, MANAGER, SERVER, SESSION, escape
 from mcpd.bus.object_manager import STANDARD, StandardMethods
-from mcpd.bus.server import KEYS, ServerObject
+from mcpd.bus.server import ServerObject
 from mcpd.bus.session import SessionObject
 from mcpd.bus.systemd import TransientUnits
 from mcpd.runtime.launchers import SystemdUserLauncher, UnitManager
@@ -73,11 +73,6 @@ def test_every_changing_method_is_authorized_or_reads_only() -> None:
         "GetIcon", "GetEntry", "GetHistory", "GetPending", "GetTools", "ListKeys",
     }  # fmt: skip
     assert {member for (_, member), one in METHODS.items() if one.authorize is None} == reading | {"ListSessions"}
-
-
-def test_server_properties_have_the_types_of_the_keys() -> None:
-    properties = contract.interfaces()[SERVER].properties
-    assert {name: p.signature for name, p in properties.items()} == {camel_case(k): s for k, s in KEYS.items()}
 
 
 def test_every_changing_method_ends_in_options() -> None:
