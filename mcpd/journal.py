@@ -11,7 +11,6 @@ import errno
 import logging
 import os
 import re
-import select
 import socket
 import struct
 import sys
@@ -143,26 +142,66 @@ def _stderr_is_journal() -> bool:
     return False
 
 
+class EntrySender:
+    """Sends entries to the journal, and connects again when that was restarted, with a new socket."""
+
+    def __init__(self, identifier: str, address: str = SOCKET) -> None:
+        self._own = field("SYSLOG_IDENTIFIER", identifier)
+        self._address = address
+        self._socket: socket.socket | None = None
+
+    def send(self, fields: bytes, timeout: float = _ENTRY_TIMEOUT) -> None:
+        """Send one entry of *fields*, each made by :func:`field` or in the same format.
+
+        Raises :class:`OSError` if the journal is not running, :class:`TimeoutError` if it does not read for *timeout*
+        seconds, or :class:`BlockingIOError` if these are 0.
+        """
+        try:
+            _send_entry(self._connected(timeout), self._own + fields)
+        except ConnectionError:
+            self.close()
+            _send_entry(self._connected(timeout), self._own + fields)
+
+    def close(self) -> None:
+        """Close the socket."""
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+
+    def _connected(self, timeout: float) -> socket.socket:
+        if self._socket is None:
+            self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+            try:
+                self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER)
+                self._socket.connect(self._address)
+            except OSError:
+                self.close()
+                raise
+        self._socket.settimeout(timeout)
+        return self._socket
+
+
 class JournalHandler(logging.Handler):
     """Sends each record as an entry with fields; as lines on standard error if the journal is not running."""
 
     def __init__(self, identifier: str, address: str) -> None:
         super().__init__()
-        self._identifier = identifier
-        self._address = address
-        self._socket: socket.socket | None = None
+        self._sender = EntrySender(identifier, address)
         self._lost = 0
 
     def emit(self, record: logging.LogRecord) -> None:
         """Send *record*."""
         try:
-            entry = b"".join(_record_fields(record, self._identifier))
+            fields = b"".join(_record_fields(record))
             try:
-                self._send(entry)
-            except BlockingIOError:
+                if self._lost:
+                    self._sender.send(_loss_fields(self._lost), 0)
+                    self._lost = 0
+                self._sender.send(fields, _SEND_TIMEOUT)
+            except (BlockingIOError, TimeoutError):
                 self._lost += 1
             except OSError:
-                self._close_socket()
+                self._sender.close()
                 _write_lines(record)
         except Exception:  # noqa: BLE001 -- as logging's own handlers do for records that cannot be formatted
             self.handleError(record)
@@ -171,105 +210,16 @@ class JournalHandler(logging.Handler):
         """Close the socket."""
         self.acquire()
         try:
-            self._close_socket()
+            self._sender.close()
         finally:
             self.release()
         super().close()
-
-    def _close_socket(self) -> None:
-        if self._socket is not None:
-            self._socket.close()
-            self._socket = None
-
-    def _connected(self) -> socket.socket:
-        if self._socket is None:
-            self._socket = _connect(self._address, 0)
-        return self._socket
-
-    def _send(self, entry: bytes) -> None:
-        """Send *entry*.
-
-        Raises :class:`BlockingIOError` if there is no room, and another :class:`OSError` if the journal is not running.
-        """
-        if self._lost:
-            count, self._lost = self._lost, 0
-            try:
-                self._deliver(b"".join(_loss_entry(count, self._identifier)), wait=False)
-            except BlockingIOError:
-                self._lost = count
-                raise
-        self._deliver(entry, wait=True)
-
-    def _deliver(self, entry: bytes, *, wait: bool) -> None:
-        try:
-            _send_entry(self._connected(), entry)
-        except ConnectionError:
-            # The journal was restarted, with a new socket.
-            self._close_socket()
-            _send_entry(self._connected(), entry)
-        except BlockingIOError:
-            if not wait or not _has_room(self._connected()):
-                raise
-            _send_entry(self._connected(), entry)
-
-
-class EntrySender:
-    """Sends entries that are not log records, from a thread that may wait for room in the journal's socket."""
-
-    def __init__(self, identifier: str, address: str = SOCKET) -> None:
-        self._own = field("SYSLOG_IDENTIFIER", identifier)
-        self._address = address
-        self._socket: socket.socket | None = None
-
-    def send(self, fields: bytes) -> None:
-        """Send one entry of *fields*, each made by :func:`field` or in the same format.
-
-        Raises :class:`OSError` if the journal is not running, :class:`TimeoutError` if it does not read for a second.
-        """
-        entry = self._own + fields
-        try:
-            _send_entry(self._connected(), entry)
-        except ConnectionError:
-            # The journal was restarted, with a new socket.
-            self.close()
-            _send_entry(self._connected(), entry)
-
-    def close(self) -> None:
-        """Close the socket."""
-        if self._socket is not None:
-            self._socket.close()
-            self._socket = None
-
-    def _connected(self) -> socket.socket:
-        if self._socket is None:
-            self._socket = _connect(self._address, _ENTRY_TIMEOUT)
-        return self._socket
-
-
-def _connect(address: str, timeout: float) -> socket.socket:
-    made = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-    try:
-        made.settimeout(timeout)
-        made.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER)
-        made.connect(address)
-    except OSError:
-        made.close()
-        raise
-    return made
-
-
-def _has_room(sock: socket.socket) -> bool:
-    poll = select.poll()
-    poll.register(sock, select.POLLOUT)
-    return bool(poll.poll(_SEND_TIMEOUT * 1000))
 
 
 def _send_entry(sock: socket.socket, entry: bytes) -> None:
     """Send *entry*, in a sealed memfd if it is too large for a datagram."""
     try:
         sock.send(entry)
-    except BlockingIOError:
-        raise
     except OSError as error:
         if error.errno not in _TOO_LARGE:
             raise
@@ -281,12 +231,11 @@ def _send_entry(sock: socket.socket, entry: bytes) -> None:
             socket.send_fds(sock, [b""], [fd])
 
 
-def _record_fields(record: logging.LogRecord, identifier: str) -> Iterator[bytes]:
+def _record_fields(record: logging.LogRecord) -> Iterator[bytes]:
     """Yield the fields of the entry for *record*."""
     own: dict[str, object] = {
         "MESSAGE": _MESSAGE.format(record),
         "PRIORITY": _priority(record.levelno),
-        "SYSLOG_IDENTIFIER": identifier,
         "LOGGER": record.name,
         "CODE_FILE": record.pathname,
         "CODE_LINE": record.lineno,
@@ -297,15 +246,14 @@ def _record_fields(record: logging.LogRecord, identifier: str) -> Iterator[bytes
     for name, value in own.items():
         yield field(name, value)
     for name, value in record.__dict__.items():
-        if value is not None and name not in own and _FIELD.fullmatch(name):
+        if value is not None and name not in own and name != "SYSLOG_IDENTIFIER" and _FIELD.fullmatch(name):
             yield field(name, value)
 
 
-def _loss_entry(count: int, identifier: str) -> Iterator[bytes]:
-    """Yield the fields of an entry that reports lost ones."""
-    yield field("MESSAGE", f"{count} log messages were lost because the journal did not read them")
-    yield field("PRIORITY", _LEVELS["warning"][1])
-    yield field("SYSLOG_IDENTIFIER", identifier)
+def _loss_fields(count: int) -> bytes:
+    """Return the fields of an entry that reports lost ones."""
+    message = f"{count} log messages were lost because the journal did not read them"
+    return field("MESSAGE", message) + field("PRIORITY", _LEVELS["warning"][1])
 
 
 def field(name: str, value: object) -> bytes:
