@@ -18,11 +18,10 @@ from mcpd import __version__
 from mcpd import paths as locations
 from mcpd import settings as configuration
 from mcpd.bus.authorization import OwnUser, Polkit
-from mcpd.bus.connection import Connection
+from mcpd.bus.connection import Connection, bus_address
 from mcpd.bus.core import Core
 from mcpd.bus.dispatcher import MAX_CALL
 from mcpd.bus.idle import IdleExit
-from mcpd.bus.library import bus_address
 from mcpd.bus.log_control import LogControl
 from mcpd.bus.names import BUS_NAME
 from mcpd.bus.service import Service

@@ -19,8 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from mcpd import errors
 from mcpd.bus.codec import Handle, Variant, WireError, variant
-from mcpd.bus.connection import Connection, Match, Signal
-from mcpd.bus.library import bus_address
+from mcpd.bus.connection import Connection, Match, Signal, bus_address
 from mcpd.bus.names import BUS_NAME, DBUS, DBUS_PATH, JOB, MANAGER, PROPERTIES, ROOT, SERVER, SESSION, server_path
 from mcpd.bus.transport import ALLOW_INTERACTIVE
 

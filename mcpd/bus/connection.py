@@ -1,18 +1,32 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""A connection to a message bus: calls, replies, signals and names, independent of any interface."""
+"""A connection to a message bus: calls, replies, signals and names, independent of any interface.
+
+This is the only module that imports dbus-next, which parses addresses and authenticates; ADR 0001 says why no more.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
+import os
+import socket
+import sys
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
 from mcpd import errors
 from mcpd.bus import codec
 from mcpd.bus.codec import Variant
-from mcpd.bus.library import REFUSALS, Bus
 from mcpd.bus.names import DBUS, DBUS_PATH
-from mcpd.bus.transport import MAX_MESSAGE, NO_REPLY_EXPECTED, Frame, Kind, Writer, encode
+from mcpd.bus.transport import MAX_MESSAGE, NO_REPLY_EXPECTED, Frame, FrameReader, Kind, Writer, encode
+
+# dbus_next imports its GLib backend, and with it all of PyGObject if that is installed.
+sys.modules.setdefault("dbus_next.glib", ModuleType("dbus_next.glib"))
+
+from dbus_next._private.address import parse_address  # noqa: E402
+from dbus_next.auth import AuthExternal  # noqa: E402
+from dbus_next.errors import AuthError, InvalidAddressError  # noqa: E402
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -23,6 +37,7 @@ __all__ = ["Connection", "Match", "Reply", "Signal"]
 
 log = logging.getLogger(__name__)
 
+SYSTEM_SOCKET: Final = "unix:path=/run/dbus/system_bus_socket"
 CONNECT_TIMEOUT: Final = 10.0
 """Seconds for authentication and Hello."""
 MAX_QUEUED: Final = 32 * 1024 * 1024
@@ -35,10 +50,31 @@ _UNAVAILABLE_ERRORS: Final = frozenset(
     }
 )
 """Further D-Bus errors that mean that the service is not available."""
+_REFUSALS: Final = (OSError, EOFError, ValueError, AuthError, InvalidAddressError, errors.McpdError)
+"""Exceptions of connecting; ``ValueError`` comes from answers that dbus-next does not check."""
+_MAX_AUTH_LINE: Final = 4096
+_BATCH: Final = 64
+"""Messages handled before the event loop gets a turn, so that a flood does not starve other tasks."""
 _MAX_EARLY_CALLS: Final = 256
 """Calls that may wait for :meth:`Connection.serve`; a mere client never answers any."""
 _PRIMARY_OWNER: Final = 1
 _DO_NOT_QUEUE: Final = 4
+
+
+def bus_address(*, system: bool) -> str:
+    """Return the address of the system or session bus. Raises :class:`~mcpd.errors.ServiceUnavailable`."""
+    if system:
+        return os.environ.get("DBUS_SYSTEM_BUS_ADDRESS") or SYSTEM_SOCKET
+    address = os.environ.get("DBUS_SESSION_BUS_ADDRESS")
+    if address:
+        return address
+    runtime = os.environ.get("XDG_RUNTIME_DIR")
+    if runtime and os.path.exists(f"{runtime}/bus"):  # noqa: PTH110 -- pathlib costs mcpctl its start-up time
+        return f"unix:path={runtime}/bus"
+    raise errors.ServiceUnavailable(
+        "there is no session bus: DBUS_SESSION_BUS_ADDRESS is not set and $XDG_RUNTIME_DIR/bus does not exist. "
+        "Log in through a desktop or ssh session, or use --system."
+    )
 
 
 class Reply(NamedTuple):
@@ -55,21 +91,24 @@ class Connection:
     A context manager; leaving it closes the connection, and calls in flight fail.
     """
 
-    def __init__(self, bus: Bus) -> None:
-        self._bus = bus
+    def __init__(self, sock: socket.socket, max_message: int) -> None:
+        """*sock* is connected and authenticated."""
         self._loop = asyncio.get_running_loop()
-        self._writer = Writer(self._loop, bus.socket, bus.lost)
+        self._socket = sock
+        self._reader = FrameReader(sock, max_message)
+        self._writer = Writer(self._loop, sock, self._end)
+        self._serials = itertools.count(1)
         self._calls: dict[int, asyncio.Future[Frame]] = {}
         self._matches: dict[Match, list[Callable[[Signal], None]]] = {}
         self._active_matches: set[Match] = set()
         self._adding: dict[Match, asyncio.Event] = {}
         self._lost: asyncio.Future[Exception | None] = self._loop.create_future()
-        self._closed = False
         self._dropping = False
         self._handler: Callable[[Frame], None] | None = None
         self._early_calls: list[Frame] = []
-        bus.on_frame = self._on_frame
-        bus.on_lost = self._on_lost
+        self.unique_name = ""
+        """The unique name that the bus gave this connection."""
+        self._loop.add_reader(sock.fileno(), self._on_readable)
 
     @classmethod
     async def open(cls, address: str, *, max_message: int = MAX_MESSAGE) -> Self:
@@ -79,23 +118,19 @@ class Connection:
         """
         fault: Exception | None = None
         for one in filter(None, address.split(";")):
-            bus: Bus | None = None
             try:
-                bus = Bus(one, max_message)
                 async with asyncio.timeout(CONNECT_TIMEOUT):
-                    await bus.connect()
-                return cls(bus)
-            except REFUSALS as error:
+                    connection = cls(await _authenticated(one), max_message)
+                    try:
+                        connection.unique_name = str(await connection.call_bus("Hello"))
+                    except BaseException:
+                        connection.close()
+                        raise
+            except _REFUSALS as error:
                 fault = error
-                if bus is not None:
-                    bus.lost(None)
-                    bus.release()
+            else:
+                return connection
         raise errors.ServiceUnavailable(f"cannot connect to the message bus at {address!r}: {fault}") from fault
-
-    @property
-    def unique_name(self) -> str:
-        """The unique name that the bus gave this connection."""
-        return str(self._bus.unique_name)
 
     @property
     def congested(self) -> bool:
@@ -110,11 +145,7 @@ class Connection:
 
     def close(self) -> None:
         """Close the connection; pending calls fail with ``ServiceUnavailable``."""
-        if not self._closed:
-            self._closed = True
-            self._bus.lost(None)
-            self._bus.reader.close()
-            self._bus.release()
+        self._end(None)
 
     async def wait_lost(self) -> Exception | None:
         """Wait until the connection is lost; return the reason, ``None`` if :meth:`close` was called."""
@@ -155,7 +186,7 @@ class Connection:
         :class:`~mcpd.errors.TimedOut`, and :class:`~mcpd.bus.codec.WireError` if *args* do not fit.
         """
         body = codec.marshal(signature, args)
-        serial = self._bus.next_serial()
+        serial = next(self._serials)
         fields = _call_fields(destination, path, interface, member)
         future: asyncio.Future[Frame] = self._loop.create_future()
         self._calls[serial] = future
@@ -180,13 +211,13 @@ class Connection:
         if not self._lost.done():
             fields = _call_fields(destination, path, interface, member)
             body = codec.marshal(signature, args)
-            self._send(Kind.CALL, self._bus.next_serial(), fields, signature, body, flags=NO_REPLY_EXPECTED)
+            self._send(Kind.CALL, next(self._serials), fields, signature, body, flags=NO_REPLY_EXPECTED)
 
     def reply(self, frame: Frame, signature: str = "", body: bytes = b"", fds: Sequence[int] = ()) -> None:
         """Answer the call *frame*. *fds* stay the caller's."""
         if not frame.flags & NO_REPLY_EXPECTED:
             fields = [(5, Variant("u", frame.serial)), (6, Variant("s", frame.sender))]
-            self._send(Kind.RETURN, self._bus.next_serial(), fields, signature, body, fds)
+            self._send(Kind.RETURN, next(self._serials), fields, signature, body, fds)
 
     def reply_error(self, frame: Frame, name: str, message: str) -> None:
         """Answer the call *frame* with an error."""
@@ -195,7 +226,7 @@ class Connection:
             # File names in it may contain any bytes; an error that cannot be sent would leave its caller waiting.
             sendable = message.replace("\0", "\ufffd").encode(errors="backslashreplace").decode()
             body = codec.marshal("s", [sendable])
-            self._send(Kind.ERROR, self._bus.next_serial(), fields, "s", body)
+            self._send(Kind.ERROR, next(self._serials), fields, "s", body)
 
     def emit(
         self,
@@ -211,7 +242,7 @@ class Connection:
         fields = [(1, Variant("o", path)), (2, Variant("s", interface)), (3, Variant("s", member))]
         if destination:
             fields.append((6, Variant("s", destination)))
-        self._send(Kind.SIGNAL, self._bus.next_serial(), fields, signature, codec.marshal(signature, args))
+        self._send(Kind.SIGNAL, next(self._serials), fields, signature, codec.marshal(signature, args))
 
     def _send(
         self,
@@ -297,6 +328,28 @@ class Connection:
 
     # --- incoming ---
 
+    def _on_readable(self) -> None:
+        try:
+            for _ in range(_BATCH):
+                try:
+                    frame = self._reader.read()
+                except codec.WireError as error:
+                    log.warning("Dropped a message with an unusable header: %s", error)
+                    continue
+                if frame is None:
+                    return
+                self._dispatch(frame)
+        except (EOFError, OSError) as error:
+            self._end(error)
+
+    def _dispatch(self, frame: Frame) -> None:
+        """Pass *frame* on. Exceptions end here, so that one message cannot affect the others."""
+        try:
+            self._on_frame(frame)
+        except Exception:
+            frame.fds.close()
+            log.exception("Failed to handle a message of %s", frame.sender)
+
     def _on_frame(self, frame: Frame) -> None:
         if frame.kind == Kind.CALL:
             self._on_call(frame)
@@ -332,16 +385,57 @@ class Connection:
             with frame.fds:
                 self.reply_error(frame, errors.LimitExceeded.dbus_name, "mcpd is starting, and too many calls wait")
 
-    def _on_lost(self, error: Exception | None) -> None:
+    def _end(self, error: Exception | None) -> None:
+        """End the connection: because of *error*, or because it is closed."""
+        if self._lost.done():
+            return
+        self._lost.set_result(error)
+        self._loop.remove_reader(self._socket.fileno())
         for frame in self._early_calls:
             frame.fds.close()
         self._early_calls.clear()
         self._writer.close()
-        if not self._lost.done():
-            self._lost.set_result(error)
+        self._reader.close()
+        self._socket.close()
         for future in self._calls.values():
             if not future.done():
                 future.set_exception(errors.ServiceUnavailable("the connection to the message bus is lost"))
+
+
+async def _authenticated(address: str) -> socket.socket:
+    """Connect to the bus at *address*; return the non-blocking socket, ready for Hello."""
+    loop = asyncio.get_running_loop()
+    transport, options = parse_address(address)[0]  # type: ignore[no-untyped-call]
+    path = options.get("path") or "\0" + options.get("abstract", "")
+    if transport != "unix" or path == "\0":
+        raise InvalidAddressError(f"{address!r} is not the address of a unix socket")
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        # A non-blocking connect() does not wait while many others connect, but fails.
+        sock.connect(path)
+        sock.setblocking(False)
+        auth = AuthExternal()  # type: ignore[no-untyped-call]
+        line = auth._authentication_start(negotiate_unix_fd=True)  # noqa: SLF001 -- see ADR 0001
+        await loop.sock_sendall(sock, b"\0")
+        while True:
+            await loop.sock_sendall(sock, f"{line}\r\n".encode())
+            if line == "BEGIN":
+                return sock
+            line = auth._receive_line(await _auth_line(sock))  # noqa: SLF001
+    except BaseException:
+        sock.close()
+        raise
+
+
+async def _auth_line(sock: socket.socket) -> str:
+    """Return the next line of the authentication; the bus sends nothing more until it is answered."""
+    line = bytearray()
+    while not line.endswith(b"\r\n"):
+        received = await asyncio.get_running_loop().sock_recv(sock, _MAX_AUTH_LINE)
+        line += received
+        if not received or len(line) > _MAX_AUTH_LINE:
+            raise EOFError("the message bus ended the authentication")
+    return line[:-2].decode()
 
 
 def _call_fields(destination: str, path: str, interface: str, member: str) -> list[tuple[int, Variant]]:

@@ -14,13 +14,13 @@ import pytest
 
 from mcpd import errors
 from mcpd.bus import codec
+from mcpd.bus.connection import Connection
 from mcpd.bus.names import SESSION
 from mcpd.bus.systemd import MANAGER, MANAGER_PATH, SYSTEMD, TransientUnits, unit_manager
 from tests.bus.harness import PATIENCE, connected, next_signal
 
 if TYPE_CHECKING:
     from mcpd.bus.client import Client
-    from mcpd.bus.connection import Connection
     from mcpd.bus.transport import Frame
     from tests.bus.harness import Machine
 
@@ -51,6 +51,33 @@ async def test_without_a_bus_there_is_no_mcpd(machine: Machine) -> None:
     daemon = await machine.start()
     assert await ended(daemon) == 1
     assert "cannot connect to the message bus" in daemon.log()
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [b"", b"REJECTED\r\n", b"NONSENSE\r\n", b"\xff\r\n", b"x" * 5000, b"OK 1\r\n", b"OK 1\r\nAGREE_UNIX_FD\r\n"],
+    ids=["ends", "rejects", "unknown", "no-text", "long", "ends-later", "ends-at-hello"],
+)
+async def test_a_bus_that_does_not_authenticate_is_refused_and_its_socket_closed(
+    short_tmp: Path, answer: bytes
+) -> None:
+    def serve() -> None:
+        peer, _ = listener.accept()
+        with peer:
+            for line in answer.splitlines(keepends=True):
+                peer.recv(4096)
+                peer.send(line)
+
+    path = short_tmp / "socket"
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(path))
+        listener.listen()
+        before = len(list(Path("/proc/self/fd").iterdir()))
+        serving = asyncio.create_task(asyncio.to_thread(serve))
+        with pytest.raises(errors.ServiceUnavailable, match="cannot connect to the message bus"):
+            await Connection.open(f"unix:path={path}")
+        await serving
+        assert len(list(Path("/proc/self/fd").iterdir())) == before
 
 
 async def test_with_wrong_settings_nothing_is_started_until_they_are_mended(machine: Machine, client: Client) -> None:

@@ -287,8 +287,7 @@ def test_users_server_is_a_unit_of_the_users_manager(machine: Machine) -> None:
 
 MANY = """
 import asyncio, os, sys
-from mcpd.bus.connection import Connection
-from mcpd.bus.library import bus_address
+from mcpd.bus.connection import Connection, bus_address
 
 async def one(connection, limit):
     async with limit:
