@@ -14,26 +14,22 @@ from mcpd.catalog.listing import describe
 from mcpd.catalog.results import InstallableBy
 from mcpd.errors import InvalidManifest
 from mcpd.formats.registry import parse_item, shortcomings
-from mcpd.model import COMMIT, SourceType, printable
+from mcpd.model import printable
 
 if TYPE_CHECKING:
     import sqlite3
     from collections.abc import Iterable
 
     from mcpd.formats.registry import Item
-    from mcpd.model import Entry, Source
+    from mcpd.model import Entry
 
 _SHA256: Final = re.compile(r"[0-9a-fA-F]{64}")
-_EXACT: Final = {
-    SourceType.NPM: re.compile(r"\d+\.\d+\.\d+(?:[-+][0-9A-Za-z.+-]+)?", re.ASCII),
-    SourceType.PYPI: re.compile(r"(?:\d+!)?\d+(?:\.\d+)*[0-9A-Za-z.+_-]*", re.ASCII),
-}
 
 
 def pins_what_it_names(entry: Entry) -> bool:
     """Return whether *entry* determines exactly what is installed: a hash, a commit or an exact version."""
     if entry.source is not None:
-        return _is_exact(entry.source)
+        return entry.source.is_exact
     if entry.manifest and not entry.transports:
         pinned = entry.integrity.get("manifestSha256") if isinstance(entry.integrity, dict) else None
         return isinstance(pinned, str) and _SHA256.fullmatch(pinned) is not None
@@ -44,15 +40,6 @@ def pinned_sha256(entry: Entry) -> str:
     """Return the SHA-256 of the single file that *entry* installs; empty if it pins none."""
     source = entry.source
     return source.sha256 if source is not None and source.is_file else ""
-
-
-def _is_exact(source: Source) -> bool:
-    if source.is_file:
-        return bool(source.sha256)
-    if source.type is SourceType.GIT:
-        return COMMIT.fullmatch(source.rev) is not None
-    exact = _EXACT.get(source.type) if isinstance(source.type, SourceType) else None
-    return exact is not None and exact.fullmatch(source.version) is not None
 
 
 MAX_ENTRIES: Final = 200_000

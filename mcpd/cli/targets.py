@@ -16,6 +16,7 @@ from urllib.parse import unquote, urlsplit, urlunsplit
 from mcpd.cli.output import warn
 from mcpd.cli.user_input import read_input
 from mcpd.errors import IntegrityMismatch, InvalidArgument, InvalidManifest, NotFound, from_oserror
+from mcpd.package_sources import INDEXES, PackageIndex
 from mcpd.toml import parse_toml
 
 if TYPE_CHECKING:
@@ -121,14 +122,12 @@ def name_and_version(file: str) -> tuple[str, str]:
     return (match[1] or "", match[2]) if match else (stem, "")
 
 
-_PYPI = re.compile(r"([A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?)(?:==([A-Za-z0-9.!+_-]+))?", re.ASCII)
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://(.*)", re.DOTALL)
 _ENVIRONMENT_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 _REMOTE = frozenset({"streamable-http", "sse", "websocket"})
 """Transports of remote servers."""
 _SIGNATURE_LIMIT = 4096
 """Bytes of a signature file; a valid one has 89."""
-_NPM = re.compile(r"((?:@[a-z0-9~-][a-z0-9._~-]*/)?[a-z0-9~-][a-z0-9._~-]*)(?:@([A-Za-z0-9.+_-]+))?", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,10 +192,9 @@ def _plain_target(target: str, options: ManifestOptions) -> Target:
         return found
     if options.sha256:
         raise InvalidArgument(f"{target!r}: --sha256 applies only to bundles and archives")
-    if target.startswith("pypi:"):
-        return _package("pypi", target, _PYPI, "pypi:NAME or pypi:NAME==VERSION", options)
-    if target.startswith("npm:"):
-        return _package("npm", target, _NPM, "npm:NAME or npm:NAME@VERSION", options)
+    kind, _, spec = target.partition(":")
+    if kind in INDEXES:
+        return _package(INDEXES[kind], spec, options)
     if target.startswith("git+"):
         return _git(target, options)
     if url := _URL.fullmatch(target):
@@ -277,16 +275,14 @@ def _secret(key: str) -> dict[str, Any]:
     return {"key": key, "label": key, "type": "string", "sensitive": True, "required": True, "target": "env"}
 
 
-def _package(kind: str, target: str, pattern: re.Pattern[str], form: str, options: ManifestOptions) -> Target:
-    match = pattern.fullmatch(target.removeprefix(kind + ":"))
-    if not match:
-        raise InvalidArgument(f"{target!r} is not a package; write {form}")
-    name, version = match[1], match[2] or ""
-    source = {"type": kind, "package": name} | ({"version": version} if version else {})
+def _package(index: PackageIndex, spec: str, options: ManifestOptions) -> Target:
+    name, version = index.split(spec) or ("", "")
+    if not name or (version and not index.is_version(version)):
+        raise InvalidArgument(f"'{index.type}:{spec}' is not a package; write {index.type}:NAME or {index.form('')}")
+    source = {"type": str(index.type), "package": name} | ({"version": version} if version else {})
     if options.arguments and not options.program:
         # The package's own program, written as in the entries of registries.
-        runner = "uvx" if kind == "pypi" else "npx"
-        options = ManifestOptions(options.id, runner, (name, *options.arguments))
+        options = ManifestOptions(options.id, index.runner, (name, *options.arguments))
     return _manifest(name, options, source=source, version=version)
 
 

@@ -4,44 +4,20 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any, Final
 
 from mcpd.errors import InvalidManifest
 from mcpd.model.base import printable
+from mcpd.package_sources import INDEXES, PYPI, PackageIndex
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-FETCHERS: Final = {
-    **dict.fromkeys(("npx", "bunx", "pnpm", "pnpx", "yarn"), "install the package itself (npm:NAME)"),
-    **dict.fromkeys(("uvx", "pipx"), "install the package itself (pypi:NAME)"),
-    **dict.fromkeys(("docker", "podman"), "mcpd runs no containers; look for a package of the server"),
-}
-"""Programs that fetch what they run, with advice on what to do instead."""
-
-_NPM_RUNNERS: Final[tuple[tuple[str, ...], ...]] = (
-    ("npx",), ("bunx",), ("pnpx",), ("npm", "exec"), ("npm", "x"), ("pnpm", "dlx"), ("yarn", "dlx"), ("bun", "x"),
-)  # fmt: skip
-_PYPI_RUNNERS: Final[tuple[tuple[str, ...], ...]] = (("uvx",), ("uv", "tool", "run"), ("pipx", "run"))
-_NPM_FLAGS: Final = frozenset(
-    {"-y", "--yes", "-q", "--quiet", "-s", "--silent", "--prefer-online", "--prefer-offline", "--bun", "--no-install"}
-)
-_UV_FLAGS: Final = frozenset(
-    {"-q", "--quiet", "-v", "--verbose", "--frozen", "--locked", "--no-sync", "--no-dev", "--isolated", "--native-tls"}
-    | {"--offline", "--no-progress", "--active", "--no-cache", "-n", "--no-config", "--no-editable", "--exact"}
-    | {"--refresh", "--reinstall", "--system-certs"}
-)
-"""Options of ``uv`` that do not affect what is started."""
-_UV_VALUES: Final = frozenset({"-p", "--python", "--python-preference", "--color", "--cache-dir"})
+_CONTAINERS: Final = frozenset({"docker", "podman"})
 _DIRECTORY: Final = frozenset({"--directory", "--project"})
 _MODULE: Final = frozenset({"-m", "--module"})
-_EXACT: Final = re.compile(r"v?\d+(?:\.\d+)*[A-Za-z0-9.+_-]*", re.ASCII)
-_NPM: Final = re.compile(r"((?:@[a-z0-9~-][a-z0-9._~-]*/)?[A-Za-z0-9~-][A-Za-z0-9._~-]*)(?:@([^\s/:]+))?", re.ASCII)
-_PYPI: Final = re.compile(
-    r"([A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?(?:\[[A-Za-z0-9._, -]*\])?)(?:(==|@)([^\s/:,;<>=~!]+))?", re.ASCII
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,16 +69,14 @@ def package_of(command: Command, where: str) -> Packaged | None:
 
     Raises :class:`~mcpd.errors.InvalidManifest`, beginning with *where*, for a package that mcpd cannot install.
     """
-    command = replace(command, program=command.name)
-    words = (command.program, *command.arguments)
-    for runner in _NPM_RUNNERS:
-        if words[: len(runner)] == runner:
-            return _npm(words[len(runner) :], where)
-    for runner in _PYPI_RUNNERS:
-        if words[: len(runner)] == runner:
-            return _pypi(words[len(runner) :], where)
-    if command.program in {"docker", "podman"}:
-        raise InvalidManifest(f"{where}: a container image: {FETCHERS[command.program]} (mcpctl search)")
+    if command.name in _CONTAINERS:
+        raise InvalidManifest(
+            f"{where}: a container image: mcpd runs no containers; look for a package of the server (mcpctl search)"
+        )
+    words = (command.name, *command.arguments)
+    for index in INDEXES.values():
+        if length := index.runner_length(words):
+            return _packaged(index, words[length:], where)
     return None
 
 
@@ -113,9 +87,9 @@ def _without_options(words: Sequence[str], where: str) -> tuple[list[str], str]:
         option, equals, value = rest.pop(0).partition("=")
         if option == "--":
             break
-        if option in _UV_FLAGS:
+        if option in PYPI.flags:
             continue
-        if option not in _UV_VALUES | _DIRECTORY:
+        if option not in PYPI.value_options | _DIRECTORY:
             raise InvalidManifest(f"{where}: the option {printable(option)!r} of uv is not supported")
         if not equals:
             value = rest.pop(0) if rest else ""
@@ -123,53 +97,40 @@ def _without_options(words: Sequence[str], where: str) -> tuple[list[str], str]:
     return rest, directory
 
 
-def _npm(words: Sequence[str], where: str) -> Packaged:
-    rest, spec = _options(words, _NPM_FLAGS, {"-p", "--package"}, frozenset(), where)
-    source = _npm_source(spec or (rest.pop(0) if rest else ""), where)
-    if spec:
-        return Packaged(source, Command(rest[0], tuple(rest[1:])) if rest else None)
-    return Packaged(source, Command("npx", (source["package"], *rest)))
-
-
-def _npm_source(spec: str, where: str) -> dict[str, Any]:
-    found = _NPM.fullmatch(spec)
-    if not found:
-        raise InvalidManifest(
-            f"{where}: {_shown(spec)} is not a package of the npm registry; for a repository or a directory use"
-            " mcpctl install git+URL or mcpctl install PATH"
-        )
-    return {"type": "npm", "package": found[1]} | _version(found[2])
-
-
-def _pypi(words: Sequence[str], where: str) -> Packaged:
-    rest, spec = _options(words, _UV_FLAGS, {"--from", "--spec"}, _UV_VALUES, where)
+def _packaged(index: PackageIndex, words: Sequence[str], where: str) -> Packaged:
+    """Return the package that *words*, the arguments of a runner of *index*, name."""
+    rest, spec = _options(index, words, where)
+    has_program = bool(spec)
     if not (spec or rest):
         raise InvalidManifest(f"{where}: the command names no package")
-    source = _pypi_source(spec or rest.pop(0), where)
-    if spec or source["type"] == "git":
-        if not spec and rest:
+    spec = spec or rest.pop(0)
+    if index.runs_git and spec.startswith("git+"):
+        source = _git_source(spec.removeprefix("git+"))
+        if rest and not has_program:
             raise InvalidManifest(
                 f"{where}: the command does not say which program of the repository gets the arguments; write it as"
-                " uvx --from REPOSITORY PROGRAM ARGUMENTS"
+                f" {index.runner} --from REPOSITORY PROGRAM ARGUMENTS"
             )
-        return Packaged(source, Command(rest[0], tuple(rest[1:])) if rest else None)
-    return Packaged(source, Command("uvx", (source["package"], *rest)))
-
-
-def _pypi_source(spec: str, where: str) -> dict[str, Any]:
-    if spec.startswith("git+"):
-        url, _, fragment = spec.removeprefix("git+").partition("#")
-        base, at, rev = url.rpartition("@")
-        if not at or "/" in rev or "://" not in base:
-            base, rev = url, ""
-        path = dict(part.partition("=")[::2] for part in fragment.split("&")).get("subdirectory", "")
-        return {"type": "git", "url": base} | ({"rev": rev} if rev else {}) | ({"path": path} if path else {})
-    found = _PYPI.fullmatch(spec)
-    if not found:
+        has_program = True
+    elif found := index.split(re.sub(r"\s*([\[,\]])\s*", r"\1", spec)):
+        source = {"type": str(index.type), "package": found[0]} | _version(index, found[1])
+    else:
         raise InvalidManifest(
-            f"{where}: {_shown(spec)} is neither the name of a package, with or without ==VERSION, nor a git repository"
+            f"{where}: {_shown(spec)} is not the name of {index.noun}, with or without a version; for a repository or"
+            " a directory use mcpctl install git+URL or mcpctl install PATH"
         )
-    return {"type": "pypi", "package": found[1].replace(" ", "")} | _version(found[3])
+    if has_program:
+        return Packaged(source, Command(rest[0], tuple(rest[1:])) if rest else None)
+    return Packaged(source, Command(index.runner, (source["package"], *rest)))
+
+
+def _git_source(text: str) -> dict[str, Any]:
+    url, _, fragment = text.partition("#")
+    base, at, rev = url.rpartition("@")
+    if not at or "/" in rev or "://" not in base:
+        base, rev = url, ""
+    path = dict(part.partition("=")[::2] for part in fragment.split("&")).get("subdirectory", "")
+    return {"type": "git", "url": base} | ({"rev": rev} if rev else {}) | ({"path": path} if path else {})
 
 
 def _shown(spec: str) -> str:
@@ -177,27 +138,27 @@ def _shown(spec: str) -> str:
     return "an address" if "://" in spec or "@" in spec[1:] else repr(printable(spec))
 
 
-def _version(text: str | None) -> dict[str, str]:
+def _version(index: PackageIndex, text: str) -> dict[str, str]:
     """Return the version if *text* is one; a tag such as ``latest`` pins nothing."""
-    return {"version": text.removeprefix("v")} if text and _EXACT.fullmatch(text) else {}
+    text = text.removeprefix("v")
+    return {"version": text} if text[:1].isdigit() and index.is_version(text) else {}
 
 
-def _options(
-    words: Sequence[str], flags: frozenset[str], package: set[str], values: frozenset[str], where: str
-) -> tuple[list[str], str]:
-    """Return *words* after the options of the runner, and the package that an option names."""
+def _options(index: PackageIndex, words: Sequence[str], where: str) -> tuple[list[str], str]:
+    """Return *words* after the options of a runner of *index*, and the package that an option names."""
     rest, spec = list(words), ""
     while rest and rest[0].startswith("-"):
         option, equals, value = rest.pop(0).partition("=")
         if option == "--":
             break
-        if option in flags:
+        if option in index.flags:
             continue
-        if option not in package | values or (option in package and spec):
+        names_package = option in index.package_options
+        if not (names_package or option in index.value_options) or (names_package and spec):
             raise InvalidManifest(f"{where}: the option {printable(option)!r} of the command is not supported")
         if not equals:
             value = rest.pop(0) if rest else ""
-        spec = value if option in package else spec
+        spec = value if names_package else spec
     return rest, spec
 
 

@@ -16,12 +16,12 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, JsonValue, V
 
 from mcpd.errors import InvalidManifest
 from mcpd.formats.keys import UniqueKeys
-from mcpd.formats.launchers import FETCHERS, Command, package_of, without_uv
+from mcpd.formats.launchers import Command, package_of, without_uv
 from mcpd.model.base import Strings, Text, as_list, as_map, check_json, first_fault, id_from_name, printable
 from mcpd.model.entry import NETWORK, Entry
 from mcpd.model.manifest import EnvironmentName
 from mcpd.model.placeholders import placeholders
-from mcpd.model.source import SourceType
+from mcpd.package_sources import SourceType
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -196,10 +196,12 @@ def _command_and_environment(server: _Server, origin: str) -> tuple[Command, dic
         command, directory = without_uv(command, where)
         if directory not in _ROOT:
             raise InvalidManifest(f"{where}: {printable(directory)!r} is not the directory of the bundle")
-    if command.name in FETCHERS or package_of(command, where) is not None:
+    if (packaged := package_of(command, where)) is not None:
+        source = packaged.source
+        target = f"{source['type']}:{source['package']}" if "package" in source else f"git+{source['url']}"
         raise InvalidManifest(
             f"{where}: {printable(command.name)} fetches the program at every start, so the bundle does not pin it;"
-            f" {FETCHERS.get(command.name, 'install the package itself')}"
+            f" install the package itself ({target})"
         )
     program = command.program
     if re.fullmatch(r"(?:python|py)(?:\.exe)?", program):

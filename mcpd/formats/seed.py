@@ -8,15 +8,13 @@ from typing import Any, Final
 
 from mcpd.errors import InvalidManifest
 from mcpd.model import ID_PATTERN, Entry, SourceType, check_git_url, id_from_name
+from mcpd.package_sources import PACKAGE_SOURCES
 
 _NAME_PATTERN: Final = re.compile(r"@?[A-Za-z0-9][A-Za-z0-9@._/+~: -]*", re.ASCII)
 _INSTALLED_FIELDS: Final = frozenset({"config", "installDir"})
 """Fields of an installed server only: a registry cannot set a user's configuration, nor is one published."""
 _INSTALLED_ORIGIN: Final = frozenset({"registry", "pinned", "verified", "content"})
 """Fields of ``origin`` that mcpd sets at installation: a registry cannot claim who signed a server."""
-
-_SELF_DESCRIBING: Final = frozenset({SourceType.MCPB, SourceType.NPM, SourceType.PYPI})
-"""Package sources that define how their server is started: bundles, and packages with one obvious program."""
 
 
 def published_fields(document: dict[str, Any]) -> dict[str, Any]:
@@ -69,5 +67,7 @@ def _needs_no_transports(entry: Entry) -> bool:
     """Return whether the transports come from elsewhere, or the server is not to be started."""
     if entry.manifest or entry.unsupported_reason:
         return True
-    kind = entry.source.type if entry.source is not None else SourceType.LOCAL
-    return kind in _SELF_DESCRIBING or not isinstance(kind, SourceType)
+    if entry.source is None:
+        return False
+    kind = PACKAGE_SOURCES.get(entry.source.type)
+    return kind is None or kind.describes_itself

@@ -15,9 +15,10 @@ from mcpd.errors import InvalidManifest
 from mcpd.formats.keys import ENVIRONMENT_NAME, HEADER_NAME, UniqueKeys, scalar_text
 from mcpd.formats.seed import id_of, seed_entry
 from mcpd.formats.server_json_build import PUBLISHER, SEED, build, seed_of
-from mcpd.model import Entry, Source, SourceType, Target, ValueType, printable
+from mcpd.model import Entry, Source, Target, ValueType, printable
 from mcpd.model.entry import NETWORK
 from mcpd.model.placeholders import placeholders
+from mcpd.package_sources import INDEXES, PackageIndex, SourceType
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -403,20 +404,6 @@ def _typed(default: Scalar, kind: ValueType | None) -> Scalar:
     return default
 
 
-_PUBLIC: Final = {
-    SourceType.NPM: frozenset({"https://registry.npmjs.org"}),
-    SourceType.PYPI: frozenset({"https://pypi.org", "https://pypi.org/simple"}),
-}
-RUNNERS: Final = {SourceType.NPM: "npx", SourceType.PYPI: "uvx"}
-_FROM: Final = {SourceType.NPM: ("--package", "-p"), SourceType.PYPI: ("--from",)}
-"""Options of the runners that name the package if the command has another name."""
-_HARMLESS: Final = frozenset({"-y", "--yes", "-q", "--quiet", "--"})
-_NPM: Final = re.compile(
-    r"((?:@[A-Za-z0-9~][A-Za-z0-9._~-]*/)?[A-Za-z0-9~][A-Za-z0-9._~-]*)(?:@([A-Za-z0-9][A-Za-z0-9.+-]*))?", re.ASCII
-)
-_PYPI: Final = re.compile(
-    r"([A-Za-z0-9][A-Za-z0-9._-]*(?:\[[A-Za-z0-9._,-]*\])?)(?:(?:==|@)([A-Za-z0-9.!+_-]+))?", re.ASCII
-)
 _SHA256: Final = re.compile(r"[0-9a-f]{64}", re.ASCII)
 
 
@@ -437,8 +424,8 @@ def plan_of(package: Package) -> PackagePlan:
     """Return the installation of *package*; it always has a package source for the listing."""
     kind = package.registry_type
     transport = package.transport.type if package.transport is not None else "stdio"
-    if kind in RUNNERS:
-        plan = _from_registry(package, SourceType(kind))
+    if kind in INDEXES:
+        plan = _from_index(package, INDEXES[kind])
     elif kind == SourceType.MCPB:
         plan = _bundle(package)
     else:
@@ -469,56 +456,51 @@ def _bundle(package: Package) -> PackagePlan:
     return plan
 
 
-def _from_registry(package: Package, kind: SourceType) -> PackagePlan:
-    form = _NPM if kind is SourceType.NPM else _PYPI
+def _from_index(package: Package, index: PackageIndex) -> PackagePlan:
+    kind = index.type
     plan = PackagePlan(_known({"type": kind, "package": package.identifier, "version": package.version}))
     base = (package.registry_base_url or "").rstrip("/").lower()
     digest = (package.file_sha256 or "").lower()
-    named = form.fullmatch(package.identifier)
-    if base and base not in _PUBLIC[kind]:
+    named = index.split(package.identifier)
+    if base and base not in index.urls:
         plan.obstacle = f"its package is in a registry of its own, {printable(base)}"
     elif named is None:
-        plan.obstacle = f"{printable(package.identifier)!r} is not the name of a package of type {kind}"
+        plan.obstacle = f"{printable(package.identifier)!r} is not the name of {index.noun}"
     elif digest and not _SHA256.fullmatch(digest):
         plan.obstacle = "the fileSha256 of its package is not one"
     if plan.obstacle or named is None:
         return plan
-    chosen, obstacle = _runtime(package, kind, named[1])
-    wanted = form.fullmatch(chosen) if chosen else named
+    chosen, obstacle = _runtime(package, index, named[0])
+    wanted = index.split(chosen) if chosen else named
     if obstacle or wanted is None:
-        plan.obstacle = obstacle or f"{printable(chosen)!r} is not the name of a package of type {kind}"
+        plan.obstacle = obstacle or f"{printable(chosen)!r} is not the name of {index.noun}"
         return plan
-    version = wanted[2]
-    if not version and _base(wanted[1]) == _base(named[1]):
-        version = package.version or named[2]
-    plan.source = _known({"type": kind, "package": wanted[1], "version": version, "sha256": digest})
+    version = wanted[1]
+    if not version and index.normalise(wanted[0]) == index.normalise(named[0]):
+        version = package.version or named[1]
+    plan.source = _known({"type": kind, "package": wanted[0], "version": version, "sha256": digest})
     plan.environment = plan.inputs.environment(package.environment_variables or [])
     arguments = plan.inputs.arguments(package.package_arguments or [])
     # If the arguments name another package, the identifier is a command of that package.
     plan.transport = (
-        {"type": "stdio", "command": named[1], "args": arguments}
+        {"type": "stdio", "command": named[0], "args": arguments}
         if chosen
-        else {"type": "stdio", "command": RUNNERS[kind], "args": [named[1], *arguments]}
+        else {"type": "stdio", "command": index.runner, "args": [named[0], *arguments]}
     )
     plan.obstacle = plan.inputs.faults[0] if plan.inputs.faults else ""
     return plan
 
 
-def _base(name: str) -> str:
-    """Return a package's *name* without its extras."""
-    return name.partition("[")[0]
-
-
-def _runtime(package: Package, kind: SourceType, name: str) -> tuple[str, str]:
+def _runtime(package: Package, index: PackageIndex, name: str) -> tuple[str, str]:
     """Return the other package that the runner's arguments name, and why they are unsupported; both may be empty."""
     words = list(_words(package.runtime_arguments or []))
     chosen = ""
     while words:
         word = words.pop(0)
         option, joined, value = word.partition("=")
-        if option in _FROM[kind] and (joined or words):
+        if option in index.package_options and (joined or words):
             chosen = value if joined else words.pop(0)
-        elif word not in _HARMLESS and not _is_package(word, name):
+        elif word not in {"--", *index.flags} and (index.split(word) or ("",))[0] != name:
             return "", f"its package needs the runtime argument {printable(word)!r}, which mcpd does not support"
     return chosen, ""
 
@@ -531,10 +513,6 @@ def _words(arguments: Iterable[Argument]) -> Iterable[str]:
             yield scalar_text(argument.value)
         elif argument.type != "named":
             yield scalar_text(argument.default if argument.default is not None else argument.value_hint or "")
-
-
-def _is_package(word: str, name: str) -> bool:
-    return word == name or (word.startswith(name) and word[len(name) :].startswith(("@", "==")))
 
 
 ORIGINAL: Final = "serverJson"

@@ -10,6 +10,7 @@ from mcpd.errors import InvalidManifest
 from mcpd.formats.seed import id_of, published_fields
 from mcpd.model import SourceType, Target, TransportType, ValueType
 from mcpd.model.placeholders import as_text, placeholders
+from mcpd.package_sources import INDEXES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -28,7 +29,6 @@ _ICON_URL: Final = re.compile(r"https://[^\s]{1,240}", re.ASCII)
 _WHOLE: Final = re.compile(r"\{config\.([A-Za-z0-9_.-]+)\}")
 _FLAG: Final = re.compile(r"(?:\{config\.[A-Za-z0-9_.-]+\?\})*\{config\.([A-Za-z0-9_.-]+)\?([^{}]+)\}")
 _JOINED: Final = re.compile(r"([^={}]+)=\{config\.([A-Za-z0-9_.-]+)\}")
-_RUNNERS: Final = {"npx": SourceType.NPM, "uvx": SourceType.PYPI, "pipx": SourceType.PYPI}
 _FORMATS: Final = {
     ValueType.PATH: "filepath",
     ValueType.NUMBER: "number",
@@ -116,24 +116,15 @@ def _package(entry: Entry, source: Source) -> dict[str, Any] | None:
     stdio = entry.stdio
     if stdio is None:
         return package
-    arguments = list(stdio.args)
-    if _RUNNERS.get(stdio.command) is source.type:
-        package["runtimeHint"] = stdio.command
-        arguments = _without_package(arguments, source.package)
+    arguments, index = list(stdio.args), INDEXES.get(source.type)
+    after = index.arguments_after([stdio.command, *arguments], source.package) if index is not None else None
+    if after is not None:
+        package["runtimeHint"], arguments = stdio.command, after
     if made := list(_arguments(entry, arguments)):
         package["packageArguments"] = made
     if variables := list(_variables(entry)):
         package["environmentVariables"] = variables
     return package
-
-
-def _without_package(arguments: list[str], package: str) -> list[str]:
-    for number, word in enumerate(arguments):
-        if word == package or word.startswith((f"{package}@", f"{package}==")):
-            return arguments[number + 1 :]
-        if not word.startswith("-") and word != "run":
-            break
-    return arguments
 
 
 def _arguments(entry: Entry, arguments: Sequence[str]) -> Iterator[dict[str, Any]]:

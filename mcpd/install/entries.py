@@ -22,6 +22,7 @@ from mcpd.formats import server_json
 from mcpd.formats.seed import published_fields
 from mcpd.install.lockfile import read_lock
 from mcpd.model import Entry, load_json
+from mcpd.package_sources import PACKAGE_SOURCES
 from mcpd.store.threads import in_thread
 
 if TYPE_CHECKING:
@@ -46,10 +47,6 @@ def user_supplied_entry(data: bytes) -> Entry:
     return parse(document, "the manifest")
 
 
-_PIN_FIELDS: Final = {"npm": "version", "pypi": "version", "git": "rev"}
-"""The field that pins a version of a package source, both in an entry and in the lock file's ``resolved``."""
-
-
 def published_entry(server: InstalledServer) -> dict[str, Any]:
     """Return the entry that *server* was installed from, for a registry, pinned to what is installed.
 
@@ -67,9 +64,9 @@ def published_entry(server: InstalledServer) -> dict[str, Any]:
         entry["version"] = server.manifest.version
     if isinstance(source := entry.get("source"), dict) and isinstance(resolved, dict):
         # Without a pin, the next installation of this entry could install another version.
-        pin = _PIN_FIELDS.get(str(source.get("type")), "")
-        if resolved.get(pin) and not source.get(pin):
-            entry["source"] = {**source, pin: resolved[pin]}
+        kind = PACKAGE_SOURCES.get(str(source.get("type")))
+        if kind is not None and resolved.get(kind.pin) and not source.get(kind.pin):
+            entry["source"] = {**source, kind.pin: resolved[kind.pin]}
     return entry
 
 

@@ -6,11 +6,12 @@ from __future__ import annotations
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from mcpd.errors import InvalidManifest, NotFound, from_oserror
 from mcpd.install.lockfile import identity, read_lock
 from mcpd.install.updates import recorded_registry
+from mcpd.package_sources import PACKAGE_SOURCES
 from mcpd.store.files import is_missing
 
 if TYPE_CHECKING:
@@ -18,9 +19,6 @@ if TYPE_CHECKING:
 
     from mcpd.model import Manifest
     from mcpd.store import Store
-
-_PINS: Final = ("rev", "version", "sha256")
-"""Fields of the resolved source that identify a state of it, the most specific first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +70,7 @@ def _info(store: Store, server_id: str, number: int, active: int | None, held: i
         manifest.version if manifest else "",
         "active" if number == active else "pending" if number == held else "previous",
         _text(lock.get("registry")) or (recorded_registry(manifest) if manifest else "") or "",
-        next((_text(known[key]) for key in _PINS if known.get(key)), ""),
+        next((_text(known[kind.pin]) for kind in PACKAGE_SOURCES.values() if known.get(kind.pin)), ""),
         _installed(lock, path),
         bool(lock.get("verified")),
     )

@@ -21,12 +21,12 @@ from mcpd.install import verification
 from mcpd.install.job import JobState, Need
 from mcpd.install.lockfile import write_lock
 from mcpd.install.sources.base import Outcome, Resolution, read_project_file
-from mcpd.install.sources.npm import MODULES
-from mcpd.install.sources.pypi import VENV, normalise
+from mcpd.install.sources.pypi import VENV
 from mcpd.install.trees import open_root, readable, walk
 from mcpd.install.unpack import leads_outside
 from mcpd.install.workbench import CACHE, Workbench, trim
-from mcpd.model import SourceType, Transport, TransportType
+from mcpd.model import Transport, TransportType
+from mcpd.package_sources import INDEXES, normalise
 from mcpd.store.threads import in_thread
 
 if TYPE_CHECKING:
@@ -91,9 +91,7 @@ def _check_link(relative: str, points_at: str) -> None:
         )
 
 
-OWN_DIRECTORIES: Final = (f"{VENV}/bin", f"{MODULES}/.bin")
 SYSTEM_DIRECTORIES: Final = ("/usr/local/bin", "/usr/bin", "/bin")
-_RUNNERS: Final = {"npx": SourceType.NPM, "uvx": SourceType.PYPI, "pipx": SourceType.PYPI}
 
 
 def resolve_transports(entry: Entry, outcome: Outcome, root: Path) -> list[Transport]:
@@ -124,22 +122,13 @@ def _script(entry: Entry, outcome: Outcome) -> str:
 
 
 def _without_runner(entry: Entry, outcome: Outcome, transport: Transport) -> Transport:
-    source = entry.source
-    if source is None or _RUNNERS.get(transport.command) is not source.type:
+    index = INDEXES.get(entry.source.type) if entry.source is not None else None
+    if index is None or entry.source is None:
         return transport
-    words = list(transport.args)
-    if transport.command == "pipx" and words[:1] == ["run"]:
-        words.pop(0)
-    while words and words[0] in {"-y", "--yes", "-q", "--quiet"}:
-        words.pop(0)
-    if not words or not _names_package(words[0], source.package, source.type):
+    after = index.arguments_after([transport.command, *transport.args], entry.source.package)
+    if after is None:
         return transport
-    return transport.model_copy(update={"command": _script(entry, outcome), "args": words[1:]})
-
-
-def _names_package(word: str, package: str, kind: SourceType) -> bool:
-    name = word[: word.index("@", 1)] if "@" in word[1:] else word.partition("==")[0]
-    return name == package or (kind is SourceType.PYPI and normalise(name) == normalise(package))
+    return transport.model_copy(update={"command": _script(entry, outcome), "args": after})
 
 
 def _check(entry: Entry, transport: Transport, root: Path) -> None:
@@ -169,7 +158,7 @@ def _exists(command: str, root: Path) -> bool:
         return Path(command).exists()
     if "/" in command:
         return _inside(root, command)
-    directories = [*(root / name for name in OWN_DIRECTORIES), *map(Path, SYSTEM_DIRECTORIES)]
+    directories = [*(root / index.programs for index in INDEXES.values()), *map(Path, SYSTEM_DIRECTORIES)]
     return any((directory / command).exists() for directory in directories)
 
 

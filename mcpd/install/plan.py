@@ -21,6 +21,7 @@ from mcpd.install.updates import recorded_registry
 from mcpd.model import Manifest, Source, SourceType, strip_credentials
 from mcpd.model.placeholders import expand, placeholders
 from mcpd.model.steering import is_steering
+from mcpd.package_sources import PACKAGE_SOURCES
 from mcpd.paths import Scope
 from mcpd.runtime import permissions
 from mcpd.runtime.bundled import remote_program
@@ -147,9 +148,7 @@ def _origin(address: str) -> str:
     return f"{scheme}://{shown}" + (f":{port}" if port not in (None, _PORTS.get(scheme)) else "")
 
 
-RECIPES: Final[
-    dict[SourceType, type[ArchiveRecipe | GitRecipe | LocalRecipe | McpbRecipe | NpmRecipe | PypiRecipe]]
-] = {
+RECIPES: Final[dict[str, type[Recipe]]] = {
     SourceType.ARCHIVE: ArchiveRecipe,
     SourceType.GIT: GitRecipe,
     SourceType.LOCAL: LocalRecipe,
@@ -218,7 +217,7 @@ class Plan:
         source = self.entry.source
         if self.remote or source is None:
             return None
-        return RECIPES[SourceType(source.type)](bench, source)
+        return RECIPES[source.type](bench, source)
 
     def items(self, resolution: Resolution) -> Iterator[PlanItem]:
         """Yield what will be done, for the user to consent to; *resolution* lists the files to fetch."""
@@ -347,16 +346,16 @@ def at_version(offer: CatalogEntry, version: str) -> CatalogEntry:
     if not version:
         return offer
     entry, source = offer.entry, offer.entry.source
-    if source is None or source.is_file or source.type is SourceType.LOCAL:
+    pin = PACKAGE_SOURCES[source.type].pin if source is not None and source.type in PACKAGE_SOURCES else ""
+    if source is None or pin not in {"rev", "version"}:
         raise InvalidArgument(f"{entry.id} has no versions to choose from")
     if source.sha256 and version != source.version:
         raise InvalidArgument(
             f"{entry.id} is pinned by its hash to {source.version or 'one version'}; drop the version"
         )
-    key = "rev" if source.type is SourceType.GIT else "version"
-    if version == getattr(source, key):
+    if version == getattr(source, pin):
         return offer
-    chosen = entry.model_copy(update={"source": source.model_copy(update={key: version})})
+    chosen = entry.model_copy(update={"source": source.model_copy(update={pin: version})})
     return replace(offer, entry=chosen, verified=False, signer="")
 
 
@@ -387,7 +386,7 @@ def _check_remote(entry: Entry, transport: Transport) -> None:
 
 
 def _check_source(entry: Entry, source: Source) -> None:
-    recipe = RECIPES.get(source.type) if isinstance(source.type, SourceType) else None
+    recipe = RECIPES.get(source.type)
     if recipe is None:
         known = ", ".join(sorted(RECIPES))
         raise InvalidManifest(f"{entry.id}: sources of type {source.type} cannot be installed; there are {known}")

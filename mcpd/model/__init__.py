@@ -17,8 +17,9 @@ from mcpd.model.entry import Entry
 from mcpd.model.index import Index, Pointer, parse_index
 from mcpd.model.manifest import Manifest, Runtime
 from mcpd.model.property import ConfigProperty, Target, ValueType
-from mcpd.model.source import COMMIT, Source, SourceType, check_git_url, strip_credentials
+from mcpd.model.source import Source, check_git_url, strip_credentials
 from mcpd.model.transport import Transport, TransportType
+from mcpd.package_sources import COMMIT, SourceType
 
 __all__ = [
     "COMMIT",

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import re
-from enum import StrEnum
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Annotated, Final, Self
 from urllib.parse import urlsplit
@@ -14,12 +13,11 @@ from pydantic import BeforeValidator, Field, model_validator
 from mcpd.errors import InvalidManifest
 from mcpd.model.base import Document, Text, printable
 from mcpd.model.legacy import modern_source_type
+from mcpd.package_sources import INDEXES, PACKAGE_SOURCES, SourceType
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-COMMIT: Final = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
-"""Full id of a git commit: a ``rev`` that never changes its meaning."""
 _GIT_SCHEMES: Final = frozenset({"https", "ssh", "git", "file"})
 _SCP_LIKE: Final = re.compile(r"(?:[A-Za-z0-9._][A-Za-z0-9._-]*@)?[A-Za-z0-9][A-Za-z0-9.-]*:(?![/:])?[^:].*", re.ASCII)
 _CREDENTIALS: Final = re.compile(r"((?<![a-z0-9+.-])[a-z][a-z0-9+.-]{0,30}://)[^/@\s]{1,2048}@", re.IGNORECASE)
@@ -27,25 +25,11 @@ _CREDENTIALS: Final = re.compile(r"((?<![a-z0-9+.-])[a-z][a-z0-9+.-]{0,30}://)[^
 _CONTAINERS: Final = frozenset({"oci", "docker"})
 
 
-class SourceType(StrEnum):
-    """Types of package source."""
-
-    GIT = "git"
-    NPM = "npm"
-    PYPI = "pypi"
-    MCPB = "mcpb"
-    ARCHIVE = "archive"
-    LOCAL = "local"
-
-
-_PACKAGES: Final = frozenset({SourceType.NPM, SourceType.PYPI})
-
-
 class Source(Document):
     """A package source, with the pin that its files must match.
 
-    ``git``: ``url``, ``path``, ``rev`` (branch, tag or full commit id). ``npm`` and ``pypi``: ``package`` and
-    ``version``. ``local``: ``path``, an absolute directory. An unknown type is kept: a server that another tool
+    ``git``: ``url``, ``path``, ``rev`` (branch, tag or full commit id). A package index such as ``npm``: ``package``
+    and ``version``. ``local``: ``path``, an absolute directory. An unknown type is kept: a server that another tool
     installed from it still runs.
     """
 
@@ -63,6 +47,12 @@ class Source(Document):
         return self.type in (SourceType.MCPB, SourceType.ARCHIVE)
 
     @property
+    def is_exact(self) -> bool:
+        """True if it always means the same files, by a hash, a commit or an exact version."""
+        kind = PACKAGE_SOURCES.get(self.type)
+        return kind is not None and kind.is_exact(getattr(self, kind.pin, ""))
+
+    @property
     def unsupported(self) -> str:
         """Reason why mcpd cannot install from it; empty if there is none."""
         if isinstance(self.type, SourceType):
@@ -73,7 +63,7 @@ class Source(Document):
 
     def _faults(self) -> Iterator[str]:
         """Yield missing and contradictory fields of its type."""
-        if self.type in _PACKAGES and not self.package:
+        if self.type in INDEXES and not self.package:
             yield f"its {self.type} source has no 'package'"
         if self.type is SourceType.GIT:
             if not self.url.lower().startswith(("https://", "file://")):

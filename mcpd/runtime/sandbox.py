@@ -21,6 +21,7 @@ from mcpd.errors import InvalidConfig, InvalidManifest, NotStdio, SpawnFailed, f
 from mcpd.model.placeholders import as_text, expand, placeholders
 from mcpd.model.property import Target
 from mcpd.model.steering import STEERING
+from mcpd.package_sources import INDEXES
 from mcpd.paths import CALLS_SOCKET, Scope, make_private
 from mcpd.runtime import bundled as programs
 from mcpd.runtime import mounts, permissions
@@ -129,8 +130,6 @@ McpSocket: TypeAlias = "Callable[[str, tuple[str, ...]], Access]"
 """Returns the access to other servers, from a server's id and the ids it may call (empty: all)."""
 MAX_FILES: Final = 1024
 """Entries in a server's directory that are mounted one by one."""
-PROGRAM_DIRECTORIES: Final = (".venv/bin", "node_modules/.bin")
-"""Directories of a server's own programs; searched before the system's."""
 
 
 def server_spec(
@@ -160,7 +159,8 @@ def server_spec(
     private = f"/{MANIFEST}" if confined else UNCONFINED_MANIFEST
     argv, granted, bundled = _command(server, manifest, launch.values, private)
     generation = _working_directory(server, state, Path(runtime_dir, "server") if confined else state)
-    search = tuple(str(path) for name in PROGRAM_DIRECTORIES if (path := generation / name).is_dir())
+    directories = (generation / index.programs for index in INDEXES.values())  # searched before the system's
+    search = tuple(str(path) for path in directories if path.is_dir())
     env = base_environment(str(state), runtime_dir, search) | _bridge_address(server, paths, scope)
     if scope is Scope.USER:
         env |= inherited(caller_environment or {})

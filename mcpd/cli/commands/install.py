@@ -24,6 +24,7 @@ from mcpd.errors import (
     SignatureInvalid,
     SourceUnavailable,
 )
+from mcpd.package_sources import INDEXES
 
 if TYPE_CHECKING:
     import argparse
@@ -49,7 +50,7 @@ async def install(args: argparse.Namespace) -> int:
     if args.at_version and (target.manifest is not None or target.bundle is not None):
         raise InvalidArgument(
             f"{args.target!r} is not from a registry; leave out --version. To choose the version of a package, write"
-            " pypi:NAME==VERSION or npm:NAME@VERSION"
+            f" {' or '.join(index.form('') for index in INDEXES.values())}"
         )
     secrets = {key: user_input.read_secret(name) for key, name in args.secret_files}
     options: dict[str, object] = {"consent": args.yes and not args.dry_run, "reinstall": args.reinstall}
@@ -89,7 +90,7 @@ async def install(args: argparse.Namespace) -> int:
 
 def _is_package(target: Target) -> bool:
     source = (target.manifest or {}).get("source")
-    return isinstance(source, dict) and source.get("type") in {"pypi", "npm"}
+    return isinstance(source, dict) and source.get("type") in INDEXES
 
 
 def _manifest_options(args: argparse.Namespace) -> ManifestOptions:
@@ -157,7 +158,9 @@ def _with_hint() -> Iterator[None]:
     try:
         yield
     except NotFound as error:
-        raise NotFound(f"{error.message}. Other targets: pypi:NAME, npm:NAME, git+URL or a path") from error
+        raise NotFound(
+            f"{error.message}. Other targets: {', '.join(f'{kind}:NAME' for kind in INDEXES)}, git+URL or a path"
+        ) from error
 
 
 async def _dry_run(bus: Client, args: argparse.Namespace, call: _Call, target: Target) -> str:

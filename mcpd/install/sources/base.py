@@ -12,6 +12,7 @@ from mcpd.store.files import is_missing, read_file
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from mcpd.install.workbench import Workbench
     from mcpd.model import Entry, JsonValue, Source
 
 MAX_TEXT: Final = 500
@@ -89,6 +90,8 @@ class Resolution:
 
 class Recipe(Protocol):
     """The steps by which one type of package source fills a generation."""
+
+    def __init__(self, bench: Workbench, source: Source) -> None: ...
 
     @staticmethod
     def check(entry: Entry, source: Source) -> None:

@@ -28,6 +28,7 @@ from mcpd.install.sources.base import (
 )
 from mcpd.install.trees import readable
 from mcpd.install.workbench import program, refusal
+from mcpd.package_sources import NPM
 from mcpd.store.files import read_file
 from mcpd.store.threads import in_thread
 
@@ -40,8 +41,6 @@ if TYPE_CHECKING:
 
 DEFAULT_HOST: Final = origin(NPM_REGISTRY)[0]
 MODULES: Final = "node_modules"
-PACKAGE: Final = re.compile(r"(?:@[A-Za-z0-9~][A-Za-z0-9._~-]*/)?[A-Za-z0-9~][A-Za-z0-9._~-]*", re.ASCII)
-VERSION: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9.+-]*", re.ASCII)
 _HASH: Final = re.compile(r"(?<!\S)sha(?:1|256|384|512)-[A-Za-z0-9+/]+={0,2}(?:\?\S*)?(?!\S)", re.ASCII)
 """A hash in an integrity value. npm checks nothing if the value contains no known hash."""
 _NO_HASH: Final = f"sha512-{'A' * 86}=="
@@ -146,12 +145,7 @@ class NpmRecipe:
     @staticmethod
     def check(entry: Entry, source: Source) -> None:
         """See :class:`~mcpd.install.sources.base.Recipe`."""
-        if not PACKAGE.fullmatch(source.package):
-            raise InvalidManifest(
-                f"{entry.id}: source.package {source.package[:100]!r} is not the name of an npm package"
-            )
-        if source.version and not VERSION.fullmatch(source.version):
-            raise InvalidManifest(f"{entry.id}: {source.version[:100]!r} is not a version or tag of an npm package")
+        NPM.check(source.package, source.version, entry.id)
 
     async def resolve(self) -> Resolution:
         """See :class:`~mcpd.install.sources.base.Recipe`."""

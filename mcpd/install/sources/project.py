@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING, Any, Final
 from mcpd.errors import BuildFailed, InvalidManifest
 from mcpd.install.sources.base import MAX_LOCK, LockedFile, Outcome, read_project_file
 from mcpd.install.sources.npm import NodeModules, declared_commands
-from mcpd.install.sources.pypi import PythonEnvironment, PythonProject, check_line, normalise
+from mcpd.install.sources.pypi import PythonEnvironment, PythonProject, check_line
 from mcpd.install.trees import EXCLUDED
+from mcpd.package_sources import normalise
 from mcpd.store.threads import in_thread
 
 if TYPE_CHECKING:

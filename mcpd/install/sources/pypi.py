@@ -22,6 +22,7 @@ from mcpd.install.hostconfig import pip_config, uv_config
 from mcpd.install.proxy import Proxy
 from mcpd.install.sources.base import LockedFile, Outcome, PackageTexts, Resolution, read_project_file
 from mcpd.install.workbench import SYSTEM_PYTHON
+from mcpd.package_sources import PYPI, normalise
 from mcpd.runtime.bundled import PYTHON as SERVERS_PYTHON
 from mcpd.runtime.sandbox import CA_BUNDLES
 from mcpd.store.threads import in_thread
@@ -37,8 +38,6 @@ if TYPE_CHECKING:
 VENV: Final = ".venv"
 """Directory of the virtual environment in a generation; its ``bin`` comes first in the server's ``PATH``."""
 
-PACKAGE: Final = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?(?:\[[A-Za-z0-9._,-]+\])?", re.ASCII)
-VERSION: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9.!+_-]*", re.ASCII)
 WHEEL: Final = re.compile(r"[A-Za-z0-9_.]+-[A-Za-z0-9_.!+]+(?:-[A-Za-z0-9_.]+){3,4}\.whl", re.ASCII)
 BYTECODE: Final = Path(__file__).parents[1] / "bytecode.py"
 WHEELS_ONLY: Final = Path(__file__).parents[1] / "wheels_only.py"
@@ -240,24 +239,6 @@ class PythonEnvironment:
         return lock
 
 
-def check_requirement(package: str, version: str, origin: str) -> str:
-    """Return the requirement for *package* at *version* (empty: the newest).
-
-    Raises :class:`~mcpd.errors.InvalidManifest` that names *origin* for an invalid name or version; valid ones cannot
-    be mistaken for an option or a path.
-    """
-    if not PACKAGE.fullmatch(package):
-        raise InvalidManifest(f"{origin}: source.package {package[:100]!r} is not the name of a Python package")
-    if version and not VERSION.fullmatch(version):
-        raise InvalidManifest(f"{origin}: {version[:100]!r} is not a version of a Python package")
-    return f"{package}=={version}" if version else package
-
-
-def normalise(name: str) -> str:
-    """Return the normalized name of a Python package (PEP 503), without extras."""
-    return re.sub(r"[-_.]+", "-", name.partition("[")[0]).lower()
-
-
 def parse_report(report: bytes) -> list[LockedFile]:
     """Return the files in an installation report of pip.
 
@@ -288,7 +269,7 @@ def _locked(item: dict[str, Any]) -> LockedFile:
 
 def check_indexed(name: str, version: str) -> None:
     """Raise :class:`~mcpd.errors.InvalidManifest` unless *name* and *version*, from a package index, are valid."""
-    if not (PACKAGE.fullmatch(name) and VERSION.fullmatch(version)):
+    if not (PYPI.is_name(name) and PYPI.is_version(version)):
         raise InvalidManifest(
             f"the package index lists a package with the invalid name {name[:100]!r} {version[:100]!r}"
         )
@@ -569,11 +550,12 @@ class PypiRecipe:
     @staticmethod
     def check(entry: Entry, source: Source) -> None:
         """See :class:`~mcpd.install.sources.base.Recipe`."""
-        check_requirement(source.package, source.version, entry.id)
+        PYPI.check(source.package, source.version, entry.id)
 
     async def resolve(self) -> Resolution:
         """See :class:`~mcpd.install.sources.base.Recipe`."""
-        requirement = check_requirement(self._source.package, self._source.version, self._bench.entry.id)
+        package, version = self._source.package, self._source.version
+        requirement = f"{package}=={version}" if version else package
         self._files = await self._python.resolve([requirement], doing=f"resolving {requirement}")
         main = self._main()
         if self._source.sha256 and main.integrity != f"sha256:{self._source.sha256}":

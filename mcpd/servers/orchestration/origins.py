@@ -10,6 +10,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 from mcpd.model import ID_PATTERN, SourceType
 from mcpd.model.steering import is_steering
+from mcpd.package_sources import INDEXES
 from mcpd.servers.orchestration.addresses import read_address
 from mcpd.servers.orchestration.payload import COMMAND, RUN
 
@@ -238,22 +239,17 @@ def _source(source: Source | None) -> tuple[str, ...]:
     if source is None:
         return ()
     place = source.url or source.path
+    if source.package and (index := INDEXES.get(source.type)):
+        return tuple(
+            dict.fromkeys(f"{index.type}:{name}" for name in (source.package, index.normalise(source.package)))
+        )
     match source.type:
-        case SourceType.NPM if source.package:
-            return (f"npm:{source.package}",)
-        case SourceType.PYPI if source.package:
-            return tuple(dict.fromkeys((f"pypi:{source.package}", f"pypi:{_normalised(source.package)}")))
         case SourceType.GIT | SourceType.ARCHIVE | SourceType.MCPB if place:
             return _url(str(source.type), place)
         case SourceType.LOCAL if source.path:
             return (f"local:{source.path}",)
         case _:
             return ()
-
-
-def _normalised(package: str) -> str:
-    """As PyPI compares names (PEP 503)."""
-    return re.sub(r"[-_.]+", "-", package).lower()
 
 
 def _url(kind: str, url: str) -> tuple[str, ...]:

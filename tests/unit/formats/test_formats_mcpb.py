@@ -231,8 +231,8 @@ def test_a_bundle_does_not_say_where_a_value_goes() -> None:
 @pytest.mark.parametrize(
     ("server", "message"),
     [
-        (mcp_config("node", "npx", "-y", "some-server"), "npx fetches the program .*npm:NAME"),
-        (mcp_config("python", "uvx", "some-server@latest"), "uvx fetches the program .*pypi:NAME"),
+        (mcp_config("node", "npx", "-y", "some-server"), "npx fetches the program .*npm:some-server"),
+        (mcp_config("python", "uvx", "some-server@latest"), "uvx fetches the program .*pypi:some-server"),
         (mcp_config("node", "/usr/bin/npm", "exec", "x"), "npm fetches the program"),
         (mcp_config("binary", "docker", "run", "x"), "mcpd runs no containers"),
         (mcp_config("uv", "uv", "run", "--with", "mcp", "x.py"), "'--with'"),

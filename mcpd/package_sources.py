@@ -1,0 +1,184 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""The types of package source: one object each, with all that is known of it except its recipe.
+
+The recipes are in :mod:`mcpd.install.sources`. HACKING.md says how to add a type.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, Final
+
+from mcpd.errors import InvalidManifest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+COMMIT: Final = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
+"""Full id of a git commit: a ``rev`` that never changes its meaning."""
+
+
+class SourceType(StrEnum):
+    """Types of package source."""
+
+    GIT = "git"
+    NPM = "npm"
+    PYPI = "pypi"
+    MCPB = "mcpb"
+    ARCHIVE = "archive"
+    LOCAL = "local"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PackageSource:
+    """One type of package source."""
+
+    type: SourceType
+    pin: str = ""
+    """The field that chooses one state of the files: ``version``, ``rev`` or ``sha256``; empty if nothing does."""
+    exact: str = "(?!)"
+    """Pattern of the pins that always mean the same files, unlike tags and branches."""
+    describes_itself: bool = False
+    """True if the files define how the server is started, so that an entry needs no transports."""
+
+    def is_exact(self, pin: str) -> bool:
+        """Return whether *pin* always means the same files."""
+        return re.fullmatch(self.exact, pin, re.ASCII) is not None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PackageIndex(PackageSource):
+    """A package source of named packages in versions."""
+
+    pin: str = "version"
+    describes_itself: bool = True
+    noun: str
+    """A package of it, in messages: ``an npm package``."""
+    name: str
+    """Pattern of the names of packages. None can be mistaken for an option or a path."""
+    version: str
+    """Pattern of versions and tags."""
+    separators: tuple[str, ...]
+    """Texts between a name and a version; mcpd writes the first."""
+    normalise: Callable[[str], str] = str
+    """Return the same text for all names of one package."""
+    urls: frozenset[str]
+    """Addresses of the public index, by which a ``server.json`` may name it."""
+    programs: str
+    """Directory of a generation with the programs of the installed packages."""
+    runners: tuple[tuple[str, ...], ...]
+    """Commands that fetch a package and run its program, the usual one first."""
+    flags: frozenset[str]
+    """Options of the runners that do not change what is run."""
+    value_options: frozenset[str] = frozenset()
+    """As :attr:`flags`, but followed by a value."""
+    package_options: frozenset[str]
+    """Options of the runners that name the package, if its program has another name."""
+    runs_git: bool = False
+    """True if the runners also take ``git+URL`` in place of a package."""
+
+    @property
+    def runner(self) -> str:
+        """The usual command that fetches a package and runs its program."""
+        return self.runners[0][0]
+
+    def form(self, optional: str = "[]") -> str:
+        """Return how a package is written as a target: ``npm:NAME[@VERSION]``."""
+        return f"{self.type}:NAME{optional[:1]}{self.separators[0]}VERSION{optional[1:]}"
+
+    def split(self, spec: str) -> tuple[str, str] | None:
+        """Return name and version (empty if missing) in *spec*, such as ``NAME@VERSION``; None if there is no name.
+
+        The version can be a range or a tag, so it is not always one of :attr:`version`.
+        """
+        separators = "|".join(map(re.escape, self.separators))
+        found = re.fullmatch(rf"({self.name})(?:(?:{separators})((?!=)[^\s/:,;]+))?", spec, re.ASCII)
+        return (found[1], found[2] or "") if found else None
+
+    def is_name(self, text: str) -> bool:
+        """Return whether *text* is the name of a package."""
+        return re.fullmatch(self.name, text, re.ASCII) is not None
+
+    def is_version(self, text: str) -> bool:
+        """Return whether *text* is a version or a tag."""
+        return re.fullmatch(self.version, text, re.ASCII) is not None
+
+    def check(self, package: str, version: str, where: str) -> None:
+        """Raise :class:`~mcpd.errors.InvalidManifest`, beginning with *where*, for an invalid name or version."""
+        if not self.is_name(package):
+            raise InvalidManifest(f"{where}: source.package {package[:100]!r} is not the name of {self.noun}")
+        if version and not self.is_version(version):
+            raise InvalidManifest(f"{where}: {version[:100]!r} is not a version of {self.noun}")
+
+    def runner_length(self, words: Sequence[str]) -> int:
+        """Return how many of *words*, a command, are its runner; 0 if it has none."""
+        return next((len(runner) for runner in self.runners if tuple(words[: len(runner)]) == runner), 0)
+
+    def arguments_after(self, words: Sequence[str], package: str) -> list[str] | None:
+        """Return what the program of *package* gets from *words*, a command with a runner; None if it runs another."""
+        rest = list(words[(length := self.runner_length(words)) :])
+        while rest and rest[0] in self.flags:
+            del rest[0]
+        found = self.split(rest[0]) if length and rest else None
+        return rest[1:] if found and self.normalise(found[0]) == self.normalise(package) else None
+
+
+def normalise(name: str) -> str:
+    """Return the normalized name of a Python package (PEP 503), without extras."""
+    return re.sub(r"[-_.]+", "-", name.partition("[")[0]).lower()
+
+
+PYPI: Final = PackageIndex(
+    type=SourceType.PYPI,
+    noun="a Python package",
+    name=r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?(?:\[[A-Za-z0-9._,-]+\])?",
+    version=r"[A-Za-z0-9][A-Za-z0-9.!+_-]*",
+    exact=r"(?:\d+!)?\d+(?:\.\d+)*[0-9A-Za-z.+_-]*",
+    separators=("==", "@"),
+    normalise=normalise,
+    urls=frozenset({"https://pypi.org", "https://pypi.org/simple"}),
+    programs=".venv/bin",
+    runners=(("uvx",), ("uv", "tool", "run"), ("pipx", "run")),
+    flags=frozenset(
+        {"-q", "--quiet", "-v", "--verbose", "--frozen", "--locked", "--no-sync", "--no-dev", "--isolated"}
+        | {"--native-tls", "--offline", "--no-progress", "--active", "--no-cache", "-n", "--no-config"}
+        | {"--no-editable", "--exact", "--refresh", "--reinstall", "--system-certs"}
+    ),
+    value_options=frozenset({"-p", "--python", "--python-preference", "--color", "--cache-dir"}),
+    package_options=frozenset({"--from", "--spec"}),
+    runs_git=True,
+)
+
+NPM: Final = PackageIndex(
+    type=SourceType.NPM,
+    noun="an npm package",
+    name=r"(?:@[A-Za-z0-9~][A-Za-z0-9._~-]*/)?[A-Za-z0-9~][A-Za-z0-9._~-]*",
+    version=r"[A-Za-z0-9][A-Za-z0-9.+-]*",
+    exact=r"\d+\.\d+\.\d+(?:[-+][0-9A-Za-z.+-]+)?",
+    separators=("@",),
+    urls=frozenset({"https://registry.npmjs.org"}),
+    programs="node_modules/.bin",
+    runners=(
+        ("npx",), ("bunx",), ("pnpx",), ("npm", "exec"), ("npm", "x"), ("pnpm", "dlx"), ("yarn", "dlx"), ("bun", "x"),
+    ),
+    flags=frozenset(
+        {"-y", "--yes", "-q", "--quiet", "-s", "--silent", "--prefer-online", "--prefer-offline", "--bun"}
+        | {"--no-install"}
+    ),
+    package_options=frozenset({"-p", "--package"}),
+)  # fmt: skip
+
+INDEXES: Final[dict[str, PackageIndex]] = {index.type: index for index in (PYPI, NPM)}
+
+PACKAGE_SOURCES: Final[dict[str, PackageSource]] = {
+    source.type: source
+    for source in (
+        PackageSource(type=SourceType.GIT, pin="rev", exact=COMMIT.pattern),
+        *INDEXES.values(),
+        PackageSource(type=SourceType.MCPB, pin="sha256", exact="[0-9a-f]{64}", describes_itself=True),
+        PackageSource(type=SourceType.ARCHIVE, pin="sha256", exact="[0-9a-f]{64}"),
+        PackageSource(type=SourceType.LOCAL),
+    )
+}
