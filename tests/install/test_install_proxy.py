@@ -116,8 +116,10 @@ async def test_a_shrinkwrap_of_a_package_names_the_registry_only(
     registry.add(dependencies={"between": "^1"})
     job = await world.install(entry("npm"))
     assert listener.asked == []
-    # npm's lock has no hash of what the shrinkwrap names, so nothing that it fetches in its place will do.
+    # npm fetches the registry's file instead, which does not have the hash of the shrinkwrap.
     assert isinstance(job.error, IntegrityMismatch)
+    assert "helper 1.0.0" in job.error.message
+    assert "the lock of between" in job.error.message
 
 
 @pytest.mark.parametrize("place", ["http://{at}/helper.tgz", "https://elsewhere.test/helper.tgz"])

@@ -84,7 +84,18 @@ class NodeModules:
 
     async def install(self, files: Sequence[LockedFile]) -> None:
         """Download and unpack the *files* returned by :meth:`lock`, checked against their integrity values."""
-        await self._npm(["ci", *_QUIET], doing=f"downloading {self._bench.entry.id}", public=True)
+        try:
+            await self._npm(["ci", *_QUIET], doing=f"downloading {self._bench.entry.id}", public=True)
+        except IntegrityMismatch as error:
+            differing = next((file for file in files if file.integrity in error.message), None)
+            if differing is None:
+                raise
+            outer = differing.file.rpartition(f"/{MODULES}/")[0].rpartition(f"{MODULES}/")[2]
+            raise IntegrityMismatch(
+                f"the registry's file of {differing.name} {differing.version} does not have the hash that the lock of"
+                f" {outer or self._bench.entry.id} has for it; nothing was installed. Choose another version, or have"
+                " that lock made from the registry"
+            ) from error
         (self.directory / MODULES).mkdir(exist_ok=True)
         missing = [file.name for file in files if not (self.directory / file.file).is_dir()]
         # Optional dependencies for other platforms are locked but not installed, so some files may be missing.
