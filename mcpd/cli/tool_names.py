@@ -7,7 +7,7 @@ import asyncio
 import re
 from typing import TYPE_CHECKING, Any, Final
 
-from mcpd.cli.mcp_client import names_of_tools
+from mcpd.cli.conversation import names_of_tools
 from mcpd.errors import McpdError
 from mcpd.servers.orchestration.origins import origin_of
 from mcpd.servers.orchestration.validation import Finding

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from mcpd.cli import mcp_client
+from mcpd.cli import conversation
 from mcpd.errors import TimedOut
 from mcpd.paths import Paths, Scope, from_environment
 from mcpd.store import Store
@@ -138,8 +138,8 @@ async def test_only_a_command_with_a_timeout_names_the_option(
         await asyncio.Event().wait()
         yield
 
-    monkeypatch.setattr(mcp_client, "spawned", silent)
+    monkeypatch.setattr(conversation, "spawned", silent)
     with pytest.raises(TimedOut) as caught:
-        await mcp_client.names_of_tools(argparse.Namespace(**options), "notes", 0.01)
+        await conversation.names_of_tools(argparse.Namespace(**options), "notes", 0.01)
     more = "; --timeout allows more" if options else ""
     assert caught.value.message == f"notes did not answer in 0.01 s{more}"

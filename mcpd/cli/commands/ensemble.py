@@ -365,7 +365,7 @@ class _Known:
         return check(library, found, loaded, self._servers, access, self._tools)
 
     async def _ask(self, server_ids: set[str]) -> None:
-        from mcpd.cli.mcp_client import names_of_tools  # noqa: PLC0415 - only for --tools; imports the bus client
+        from mcpd.cli.conversation import names_of_tools  # noqa: PLC0415 - only for --tools; imports the bus client
 
         for server_id in sorted(server_ids - self._tools.keys()):
             try:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from mcpd.cli import jobs
+from mcpd.cli.conversation import conversation
 from mcpd.cli.ensemble_runtime import (
     CONSUMER,
     LIBRARIES,
@@ -24,7 +25,6 @@ from mcpd.cli.ensemble_runtime import (
 )
 from mcpd.cli.home import require_own
 from mcpd.cli.libraries import GUARD, MAIN, interpreter
-from mcpd.cli.mcp_client import conversation
 from mcpd.cli.output import clean, note, paint, warn, write, write_json
 from mcpd.cli.user_input import STDIN, origin, read_input
 from mcpd.errors import EXIT_FAILED, InvalidArgument, InvalidConfig, McpdError, NotFound, TimedOut
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Coroutine, Mapping
 
-    from mcpd.cli.mcp_client import McpClient
+    from mcpd.mcp_client import McpClient
 
 
 MAX_INPUT: Final = 1024 * 1024

@@ -8,7 +8,7 @@ import re
 import sys
 from typing import TYPE_CHECKING, Any, Final
 
-from mcpd.cli.mcp_client import conversation
+from mcpd.cli.conversation import conversation
 from mcpd.cli.output import clean, note, table, write, write_json
 from mcpd.cli.values import parse_json
 from mcpd.errors import EXIT_FAILED, InvalidArgument, McpdError, NotFound, did_you_mean

@@ -13,8 +13,8 @@ import socket
 from contextlib import ExitStack, closing, suppress
 from typing import TYPE_CHECKING, Any, Final
 
-from mcpd import __version__
 from mcpd.errors import InvalidConfig, InvalidManifest, LimitExceeded, McpdError, TimedOut, from_oserror
+from mcpd.mcp_client import Closed, ConnectionFault, McpClient, TooMuch, limit_noise
 from mcpd.model import load_json, printable
 from mcpd.servers.commands.output import Output
 from mcpd.servers.timing import in_one_line
@@ -30,8 +30,6 @@ SECONDS: Final = 10.0
 """For a call, with the start of the server."""
 MOST: Final = 4 * 1024 * 1024
 """Bytes that the server may write."""
-MOST_LINES: Final = 2000
-"""Lines that it may write, each of which is a message."""
 _GRACE: Final = 2.0
 """Seconds for the server to end by itself once it has answered."""
 _LAST: Final = 1.0
@@ -103,7 +101,7 @@ class PlexusClient:
                     errors.end.close()
                     try:
                         answer = await _asked(ours, name, arguments)
-                    except ConnectionError as error:
+                    except Closed as error:
                         raise await self._fault(name, keeping, errors) from error
                     # Not SIGTERM at once: it may have to write down what it was told.
                     grace = min(_GRACE, (limit.when() or 0.0) - asyncio.get_running_loop().time())
@@ -131,98 +129,31 @@ async def _until(event: asyncio.Event, seconds: float) -> bool:
 
 
 async def _asked(ours: socket.socket, name: str, arguments: dict[str, Any]) -> dict[str, Any]:
-    """What the server at the other end of *ours* answers to a call of the tool; its stdin is at its end then.
+    """Call the tool of the server at the other end of *ours*, close its stdin, and return its answer.
 
-    Raises ConnectionError if it says nothing more, and McpdError for all else.
+    Raises :class:`~mcpd.mcp_client.Closed` if it says nothing more, and McpdError for all else.
     """
-    import anyio  # noqa: PLC0415 - few runs are told to anybody
-    from mcp.shared.message import SessionMessage  # noqa: PLC0415 - as above
-
-    reader, writer = await asyncio.open_connection(sock=ours, limit=MOST)
-    to_session, from_server = anyio.create_memory_object_stream[SessionMessage | Exception](0)
-    to_server, from_session = anyio.create_memory_object_stream[SessionMessage](0)
-    pumps = (asyncio.create_task(_read(reader, to_session, name)), asyncio.create_task(_write(from_session, writer)))
+    fd = ours.detach()
     try:
-        return await _converse(from_server, to_server, name, arguments)
-    except McpdError:
+        async with McpClient(fd, fd, name, client="llm-orc", max_bytes=MOST, on_noise=limit_noise) as client:
+            await client.initialize()
+            result = await client.call(TOOL, arguments)
+    except Closed:
         raise
-    # The boundary: what the SDK makes of a server that is no good may be anything.
-    except Exception as error:
-        faults = [pump.exception() for pump in pumps if pump.done()]
-        why = next((each for each in faults if isinstance(each, (McpdError, ConnectionError))), None)
-        raise (why or McpdError(f"{name}: {in_one_line(str(_innermost(error)))}")) from error
-    finally:
-        for pump in pumps:
-            pump.cancel()
-        await asyncio.gather(*pumps, return_exceptions=True)
-        for stream in (to_session, from_server, to_server, from_session):
-            stream.close()
-        writer.close()
-        with suppress(OSError):
-            await writer.wait_closed()
-
-
-def _innermost(error: BaseException) -> BaseException:
-    """What went wrong first, where the SDK's groups of tasks say that something did."""
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    return error
-
-
-async def _converse(incoming: Any, outgoing: Any, name: str, arguments: dict[str, Any]) -> dict[str, Any]:
-    """Greet, and call the tool."""
-    import mcp_types as types  # noqa: PLC0415 - as above
-    from mcp import ClientSession  # noqa: PLC0415 - as above
-
-    about = types.Implementation(name="llm-orc", version=__version__)
-    async with ClientSession(incoming, outgoing, client_info=about) as session:
-        await session.initialize()
-        # Not call_tool(), which would hold the result to the patterns of the server's own schema, however long that
-        # takes.
-        params = types.CallToolRequestParams(name=TOOL, arguments=arguments)
-        result = await session.send_request(types.CallToolRequest(params=params), types.CallToolResult)
-    text = "\n".join(each.text for each in result.content if isinstance(each, types.TextContent))
-    if result.is_error:
+    except TooMuch as fault:
+        raise LimitExceeded(f"{name}: {fault}") from fault
+    except ConnectionFault as fault:
+        raise McpdError(f"{name}: {fault}") from fault
+    content = result.get("content")
+    if not isinstance(content, list) or not all(isinstance(each, dict) for each in content):
+        raise McpdError(f"{name}: the answer of {TOOL} has no content")
+    text = "\n".join(str(each.get("text", "")) for each in content if each.get("type") == "text")
+    if result.get("isError"):
         raise McpdError(f"{name}: tool {TOOL}: {in_one_line(text) or 'it failed'}")
-    if isinstance(result.structured_content, dict):
-        return result.structured_content
+    if isinstance(result.get("structuredContent"), dict):
+        return dict(result["structuredContent"])
     try:
         found = load_json(text, "the answer")
     except InvalidManifest:
         found = None
     return found if isinstance(found, dict) else {"text": text}
-
-
-async def _read(reader: asyncio.StreamReader, to_session: Any, name: str) -> None:
-    """Hand on what the server writes; what is no message is none of ours, some servers print greetings.
-
-    Raises ConnectionError at the end, and :class:`~mcpd.errors.LimitExceeded`.
-    """
-    import mcp_types as types  # noqa: PLC0415 - as above
-    from mcp.shared.message import SessionMessage  # noqa: PLC0415 - as above
-
-    left = MOST
-    too_much = LimitExceeded(f"{name} wrote more than {MOST // 1024 // 1024} MiB or {MOST_LINES} lines")
-    with to_session:
-        for _ in range(MOST_LINES):
-            try:
-                line = await reader.readline()
-            except ValueError:
-                raise too_much from None
-            left -= len(line)
-            if left < 0:
-                raise too_much
-            if not line:
-                raise ConnectionResetError
-            with suppress(ValueError):
-                message = types.jsonrpc_message_adapter.validate_json(line, by_name=False)
-                await to_session.send(SessionMessage(message))
-        raise too_much
-
-
-async def _write(from_session: Any, writer: asyncio.StreamWriter) -> None:
-    """Hand on what is said to the server."""
-    with from_session:
-        async for each in from_session:
-            writer.write(each.message.model_dump_json(by_alias=True, exclude_unset=True).encode() + b"\n")
-            await writer.drain()
