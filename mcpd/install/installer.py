@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import logging
 import os
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -94,7 +93,7 @@ class Installer:
         self._keys = keys
         self._activation = Activation(store, sessions, settings, self._states)
         tools = Tools(launchers.builds, paths, settings, scope)
-        self._pipeline = Pipeline(store, tools, self._activation)
+        self._pipeline = Pipeline(store, tools, self._activation, keys)
         self._revisions = Revisions(tools, store)
         self._updates = Updates(store, catalog, self._revisions)
 
@@ -354,18 +353,7 @@ class Installer:
             plan = self._plan(offer, options, content=content)
             job.answers.forget()  # those for the previous server
             job.answers = plan.answers
-        known = plan
-
-        def again(entry: Entry) -> Plan:
-            told = replace(offer, entry=entry, verified=bool(known.verified), signer=known.verified)
-            return self._plan(told, replace(options, version=""), content=known.content, given=known.is_user_supplied)
-
-        await self._pipeline.install(job, plan, again, self._check_signer)
-
-    def _check_signer(self, name: str) -> None:
-        """Raise :class:`~mcpd.errors.SignatureInvalid` if the key *name* is no longer trusted."""
-        if name not in {key.name for key in self._keys.list()}:
-            raise SignatureInvalid(f"the key {name!r} that signed it is no longer trusted; try again")
+        await self._pipeline.install(job, plan)
 
     def _plan(self, offer: CatalogEntry, options: InstallOptions, *, content: str = "", given: bool = False) -> Plan:
         content = content or content_digest(offer.entry)

@@ -16,7 +16,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from mcpd.errors import Cancelled, InvalidManifest, Unhealthy, from_oserror
+from mcpd.errors import Cancelled, InvalidManifest, SignatureInvalid, Unhealthy, from_oserror
 from mcpd.install import verification
 from mcpd.install.job import JobState, Need
 from mcpd.install.lockfile import write_lock
@@ -30,7 +30,7 @@ from mcpd.package_sources import INDEXES, normalise
 from mcpd.store.threads import in_thread
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from mcpd.install.activation import Activation
     from mcpd.install.job import Job
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from mcpd.install.workbench import Tools
     from mcpd.model import Entry, Manifest
     from mcpd.store import Generation, Store
+    from mcpd.trust.keys import Keys
 
 MAX_BYTES: Final = 16 * 1024**3
 """Bytes of a package with all its dependencies; archives may unpack to any size."""
@@ -196,21 +197,17 @@ PLAN_ONLY: Final = "only the plan was asked for"
 class Pipeline:
     """Carries out plans."""
 
-    def __init__(self, store: Store, tools: Tools, activation: Activation) -> None:
+    def __init__(self, store: Store, tools: Tools, activation: Activation, keys: Keys) -> None:
         self._store = store
         self._tools = tools
         self._activation = activation
+        self._keys = keys
         self._slots = asyncio.Semaphore(PARALLEL)
         self._first = asyncio.Lock()
         self._is_trimmed = False
 
-    async def install(
-        self, job: Job, plan: Plan, replan: Callable[[Entry], Plan], check_signer: Callable[[str], None]
-    ) -> None:
+    async def install(self, job: Job, plan: Plan) -> None:
         """Carry out *plan* as *job*.
-
-        *replan* makes a new plan from the entry that a package contains. *check_signer* raises if the key of that name
-        is no longer trusted, which can happen while the job waits for consent.
 
         Raises the errors of all steps; a generation that was begun is then removed.
         """
@@ -229,7 +226,7 @@ class Pipeline:
                 recipe = plan.recipe(bench)
                 resolution = await recipe.resolve() if recipe is not None else Resolution()
             if resolution.entry is not None:
-                plan = replan(resolution.entry)
+                plan = plan.completed(resolution.entry)
                 plan.answers.take_over(job.answers)
                 job.answers = plan.answers
                 bench.entry = plan.entry
@@ -240,8 +237,9 @@ class Pipeline:
             if plan.needs:
                 await job.ask_consent(plan.needs)
             await job.ask_config()
-            if plan.verified:
-                await in_thread(check_signer, plan.verified)
+            # The key may have been removed while the job waited.
+            if plan.verified and plan.verified not in {key.name for key in await in_thread(self._keys.list)}:
+                raise SignatureInvalid(f"the key {plan.verified!r} that signed it is no longer trusted; try again")
             try:
                 await self._put_into_use(job, plan, recipe, bench, made[0], is_checked=plan.is_checked)
             except Unhealthy as error:

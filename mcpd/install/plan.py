@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
@@ -28,7 +28,7 @@ from mcpd.runtime.bundled import remote_program
 from mcpd.store import config
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from mcpd.catalog import CatalogEntry
     from mcpd.install.options import InstallOptions
@@ -185,6 +185,8 @@ class Plan:
     """True for the first installation of a remote server, which may be installed although it does not answer."""
     is_agreed: bool = False
     """True if the caller consented to everything beforehand and expects no question."""
+    completed: Callable[[Entry], Plan] = field(kw_only=True)
+    """Return the plan for the entry that the package contains; raises as :func:`make_plan`."""
 
     @property
     def remote(self) -> bool:
@@ -294,6 +296,14 @@ def make_plan(
     :class:`~mcpd.errors.InvalidConfig` and :class:`~mcpd.errors.InvalidArgument` for the options, the former also
     if the values left by a removed server cannot be read, and :class:`~mcpd.errors.SystemInstanceOnly`.
     """
+
+    def completed(entry: Entry) -> Plan:
+        found = replace(whole, entry=entry, verified=bool(verified), signer=verified)
+        return make_plan(
+            found, replace(asked, version=""), store, guard, scope, content=content, is_user_supplied=is_user_supplied
+        )
+
+    whole, asked = offer, options
     offer = at_version(offer, options.version)
     entry, registry = offer.entry, offer.origin
     manifest = Manifest.parse(entry.to_json(), entry.id)
@@ -330,6 +340,7 @@ def make_plan(
         is_checked=options.check,
         may_be_offline=manifest.remote is not None and installed is None,
         is_agreed=options.consent,
+        completed=completed,
     )
 
 
