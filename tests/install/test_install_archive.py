@@ -89,7 +89,7 @@ def files() -> Iterator[Files]:
     made.close()
 
 
-async def test_S20_a_tar_file_without_its_top_directory(world: World, tmp_path: Path) -> None:
+async def test_a_tar_file_without_its_top_directory(world: World, tmp_path: Path) -> None:
     data = tarball(PROJECT)
     source = saved(tmp_path / "files", data)
     job = await world.install(local(tmp_path, source=source))

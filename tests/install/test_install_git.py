@@ -29,7 +29,7 @@ def version(world: World) -> str:
     return (world.paths.user.installed / "org.test.hello/VERSION").read_text()
 
 
-async def test_S20_branch_tag_and_commit(world: World, tmp_path: Path, repository: Repository) -> None:
+async def test_branch_tag_and_commit(world: World, tmp_path: Path, repository: Repository) -> None:
     first = repository.git("rev-parse", "HEAD")
     repository.git("tag", "v1")
     repository.git("branch", "old")
@@ -45,14 +45,14 @@ async def test_S20_branch_tag_and_commit(world: World, tmp_path: Path, repositor
 
 
 @pytest.mark.parametrize("rev", ["v9", "0" * 40, "abcdef1"])
-async def test_S20_an_unknown_revision_is_named(world: World, tmp_path: Path, repository: Repository, rev: str) -> None:
+async def test_an_unknown_revision_is_named(world: World, tmp_path: Path, repository: Repository, rev: str) -> None:
     job = await world.install(local(tmp_path, source=repository.source(rev=rev)))
     assert isinstance(job.error, SourceUnavailable)
     assert rev in job.error.message
     assert world.left_over() == []
 
 
-async def test_S20_the_project_is_a_directory_of_the_repository(
+async def test_the_project_is_a_directory_of_the_repository(
     world: World, tmp_path: Path, repository: Repository
 ) -> None:
     repository.commit({"servers/mine/server.py": SERVER, "servers/mine/VERSION": "mine"})

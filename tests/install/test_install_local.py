@@ -30,7 +30,7 @@ REGION = {"key": "region", "label": "Region", "required": True, "type": "string"
 ROUNDS = {"key": "rounds", "type": "integer", "default": 3}
 
 
-async def test_S24_project_and_manifest_are_in_the_install_directory(world: World, tmp_path: Path) -> None:
+async def test_project_and_manifest_are_in_the_install_directory(world: World, tmp_path: Path) -> None:
     source = project(tmp_path / "src", {"lib/helper.py": "x = 1\n", ".git/config": "[core]\n"})
     job = await world.install(local(source))
     assert job.error is None
@@ -213,7 +213,7 @@ async def test_update_makes_a_new_generation_and_rollback_goes_back(world: World
     assert world.store.active_generation("org.test.hello") == 1
 
 
-async def test_S7_an_older_entry_is_no_update(world: World, tmp_path: Path) -> None:
+async def test_an_older_entry_is_no_update(world: World, tmp_path: Path) -> None:
     source = project(tmp_path / "src")
     await world.fetch(local(source, version="2.0"))
     world.shelf.put(local(source, version="1.9"))
@@ -265,7 +265,7 @@ async def test_a_session_begun_during_the_change_ends_with_it(
     assert world.sessions.list() == []
 
 
-async def test_S21_required_values_are_asked_for_before_anything_is_fetched(world: World, tmp_path: Path) -> None:
+async def test_required_values_are_asked_for_before_anything_is_fetched(world: World, tmp_path: Path) -> None:
     document = local(project(tmp_path / "src"), "config", configurableProperties=[SECRET, REGION, ROUNDS])
     job = world.begin(document, config={"rounds": "5"})
     await reach(job, world, JobState.NEEDS_CONFIG)
@@ -339,7 +339,7 @@ async def test_a_default_that_makes_more_of_a_permission_needs_consent_again(wor
     assert JobState.NEEDS_CONSENT not in world.states(chosen)
 
 
-async def test_S18_a_remote_server_is_its_manifest_only(world: World) -> None:
+async def test_a_remote_server_is_its_manifest_only(world: World) -> None:
     with far_server("streamable-http") as far:
         document = {
             "id": "remote",

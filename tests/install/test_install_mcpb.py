@@ -66,7 +66,7 @@ def offered(directory: Path, data: bytes, **fields: Any) -> dict[str, Any]:
     return {"id": ID, "source": source, **fields}
 
 
-async def test_S20_a_bundle_says_how_it_is_started(world: World, tmp_path: Path) -> None:
+async def test_a_bundle_says_how_it_is_started(world: World, tmp_path: Path) -> None:
     entry = offered(tmp_path, packed(described()), categories=["tests"], summary="As the registry has it")
     job = await world.fetch(entry)
     assert job.error is None

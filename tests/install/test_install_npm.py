@@ -113,7 +113,7 @@ async def test_a_package_without_a_hash_that_npm_checks_is_not_installed(
     assert world.store.list() == []
 
 
-async def test_S20_sha256_pins_the_package(world: World, registry: Registry) -> None:
+async def test_sha256_pins_the_package(world: World, registry: Registry) -> None:
     data = registry.add()
     job = await world.install(entry(source={"sha256": "0" * 64}))
     assert isinstance(job.error, IntegrityMismatch)

@@ -135,7 +135,7 @@ async def test_uvx_becomes_the_installed_command(world: World, tmp_path: Path, o
     assert (manifest.stdio.command, manifest.stdio.args) == ("fake-server", ["dual"])
 
 
-async def test_S20_sha256_pins_the_package(world: World, tmp_path: Path, own_index: pytest.MonkeyPatch) -> None:
+async def test_sha256_pins_the_package(world: World, tmp_path: Path, own_index: pytest.MonkeyPatch) -> None:
     main = wheel(tmp_path / "files")
     own_index.setenv("PIP_INDEX_URL", index(tmp_path, main))
     job = await world.install(entry(source={"sha256": "0" * 64}))

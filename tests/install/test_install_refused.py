@@ -131,7 +131,7 @@ async def test_one_job_per_server(world: World, tmp_path: Path) -> None:
         world.begin(document)
 
 
-async def test_S23_a_server_for_the_system_is_not_installed_for_a_user(world: World, tmp_path: Path) -> None:
+async def test_a_server_for_the_system_is_not_installed_for_a_user(world: World, tmp_path: Path) -> None:
     with pytest.raises(SystemInstanceOnly, match="--system"):
         world.begin(local(project(tmp_path / "src"), scope="system"))
 
@@ -221,7 +221,7 @@ async def test_a_command_that_is_not_there_is_named(
     assert world.left_over() == []
 
 
-async def test_T17_no_field_of_an_entry_reaches_a_shell(world: World, tmp_path: Path) -> None:
+async def test_no_field_of_an_entry_reaches_a_shell(world: World, tmp_path: Path) -> None:
     evil = '"; touch PWNED; "'
     sources = [
         {"type": kind, "url": evil, "path": path, "package": evil, "version": evil, "rev": evil}

@@ -55,7 +55,7 @@ def test_the_list_is_the_administrators_once_it_is_installed(tmp_path: Path) -> 
 
 
 @each
-def test_S12_an_entry_says_what_a_software_centre_shows(entry: Entry) -> None:
+def test_an_entry_says_what_a_software_centre_shows(entry: Entry) -> None:
     assert entry.name
     assert entry.summary == entry.summary.strip().rstrip(".")
     assert 0 < len(entry.summary) <= 80

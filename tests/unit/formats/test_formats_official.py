@@ -84,7 +84,7 @@ def test_the_older_form_of_a_page() -> None:
         (version(of("2025-12-11", description="x" * 300_000)), "bytes long"),
     ],
 )
-def test_S36_a_faulty_item_is_told_and_the_others_stay(raw: object, named: str) -> None:
+def test_a_faulty_item_is_told_and_the_others_stay(raw: object, named: str) -> None:
     bad, good = page(raw, version(EXAMPLES["remote"]))
     assert bad.problem.startswith("https://example.com/v0.1/servers: item 0: ")
     assert named in bad.problem

@@ -25,7 +25,7 @@ def item(raw: object, key: str = "") -> Entry:
     return parse_item("entry 3", json.dumps(raw).encode(), "https://example.com/r.json", key)
 
 
-def test_S11_a_registry_with_a_list() -> None:
+def test_a_registry_with_a_list() -> None:
     data = {"version": "1.0", "updated": "2025-02-03T00:00:00Z", "servers": [entry("a"), entry("b")]}
     registry = parse_registry(data, "test")
     assert registry.updated == "2025-02-03T00:00:00Z"
@@ -33,7 +33,7 @@ def test_S11_a_registry_with_a_list() -> None:
     assert registry.problems == []
 
 
-def test_C19_a_registry_with_a_map() -> None:
+def test_a_registry_with_a_map() -> None:
     short = {"name": "B", "manifest": "https://example.com/b/manifest.json", "integrity": {"manifestSha256": "0" * 64}}
     registry = parse_registry({"servers": {"a": entry("a"), "b": short}}, "test")
     assert [e.id for e in registry.servers] == ["a", "b"]
@@ -42,7 +42,7 @@ def test_C19_a_registry_with_a_map() -> None:
     assert registry.problems == []
 
 
-def test_S12_missing_required_fields_are_problems_of_a_usable_entry() -> None:
+def test_missing_required_fields_are_problems_of_a_usable_entry() -> None:
     bare = {"id": "a", "transports": [{"type": "stdio", "command": "x"}]}
     registry = parse_registry({"servers": [bare]}, "test")
     assert [e.id for e in registry.servers] == ["a"]
@@ -69,7 +69,7 @@ def test_S12_missing_required_fields_are_problems_of_a_usable_entry() -> None:
         (entry("x", name="a\0"), "NUL"),
     ],
 )
-def test_S36_a_faulty_entry_is_a_problem_and_the_others_stay(raw: object, named: str) -> None:
+def test_a_faulty_entry_is_a_problem_and_the_others_stay(raw: object, named: str) -> None:
     registry = parse_registry({"servers": [entry("good"), raw, entry("last")]}, "https://example.com/r.json")
     assert [e.id for e in registry.servers] == ["good", "last"]
     (problem,) = registry.problems
@@ -146,7 +146,7 @@ def test_the_items_of_a_map_bring_their_key() -> None:
         (of("2025-12-11", version=1), "version"),
     ],
 )
-def test_S36_a_fault_is_told_with_source_entry_and_field(raw: object, named: str) -> None:
+def test_a_fault_is_told_with_source_entry_and_field(raw: object, named: str) -> None:
     with pytest.raises(InvalidManifest) as caught:
         item(raw)
     assert caught.value.message.startswith("https://example.com/r.json: entry 3")
@@ -236,7 +236,7 @@ def test_what_cannot_be_installed_is_kept_with_the_reason(raw: dict[str, Any], r
     assert item(found.to_json()).to_json() == found.to_json()
 
 
-def test_S12_a_name_that_is_the_id_is_a_name() -> None:
+def test_a_name_that_is_the_id_is_a_name() -> None:
     assert list(shortcomings(item(entry(name="a")))) == []
     assert list(shortcomings(item(entry(name="")))) == ["has no name"]
     assert item(entry(name="")).to_json()["name"] == "a"
@@ -262,7 +262,7 @@ def test_any_json_is_read_or_refused(servers: Any, other: Any) -> None:
 
 
 @given(st.dictionaries(st.sampled_from(sorted(entry(name="x") | EXAMPLES["npm"])), json_values))
-def test_S36_an_entry_wrong_in_any_field_leaves_the_others(wrong: dict[str, Any]) -> None:
+def test_an_entry_wrong_in_any_field_leaves_the_others(wrong: dict[str, Any]) -> None:
     registry = {"version": "1.0", "updated": "", "servers": [entry("first"), entry() | wrong, entry("last")]}
     whole = parse_registry(registry, "test")
     try:
