@@ -68,6 +68,7 @@ async def test_a_second_server_downloads_nothing_that_the_first_one_needed(
         assert sorted(name for name in server.asked if name.endswith(".whl")) == fetched
 
 
+@pytest.mark.parametrize("installer", ["uv"], indirect=True)
 async def test_byte_code_is_compiled_once_and_never_compared_with_its_source(
     world: World, tmp_path: Path, own_index: pytest.MonkeyPatch
 ) -> None:
@@ -100,6 +101,7 @@ BARE = {"name": "fake_server", "summary": "", "version": ""}
 """What mcpctl says of a package that is named on its command line."""
 
 
+@pytest.mark.parametrize("installer", ["uv"], indirect=True)
 @pytest.mark.parametrize(
     ("said", "summary", "shown"),
     [
@@ -124,6 +126,7 @@ async def test_a_package_says_what_the_entry_does_not(
     assert (recorded["name"], recorded["summary"]) == shown
 
 
+@pytest.mark.parametrize("installer", ["uv"], indirect=True)
 async def test_uvx_becomes_the_installed_command(world: World, tmp_path: Path, own_index: pytest.MonkeyPatch) -> None:
     own_index.setenv("PIP_INDEX_URL", index(tmp_path, wheel(tmp_path / "files")))
     uvx = {"type": "stdio", "command": "uvx", "args": ["fake-server@1.0", "dual"]}
@@ -253,6 +256,7 @@ async def test_a_version_that_was_asked_for_is_kept(
     assert world.installer.updates() == {}
 
 
+@pytest.mark.parametrize("installer", ["uv"], indirect=True)
 async def test_cancel_ends_the_command_that_runs(world: World, tmp_path: Path, own_index: pytest.MonkeyPatch) -> None:
     asked = asyncio.Event()
 
