@@ -28,6 +28,7 @@ from mcpd.bus.service import Service
 from mcpd.bus.systemd import is_restarting, unit_manager
 from mcpd.catalog import Catalog
 from mcpd.errors import McpdError, ServiceUnavailable
+from mcpd.files import remove_tree
 from mcpd.install.installer import Installer
 from mcpd.journal import configure
 from mcpd.lifetime import RESTART_EXIT_STATUS, DaemonWork, StatusLine, feed_watchdog
@@ -39,7 +40,6 @@ from mcpd.runtime.launchers import Launchers, PlainLauncher, launchers_for
 from mcpd.runtime.self_check import GatedLauncher, verify_sandbox
 from mcpd.runtime.sessions import Sessions
 from mcpd.store import Store
-from mcpd.store.files import remove_tree
 from mcpd.trust.keys import Keys
 
 if TYPE_CHECKING:

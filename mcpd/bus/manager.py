@@ -33,8 +33,8 @@ from mcpd.errors import (
     SignatureInvalid,
     SpawnFailed,
 )
+from mcpd.files import make_directory
 from mcpd.paths import Scope
-from mcpd.store.files import make_directory
 from mcpd.trust.keys import fingerprint_of
 
 if TYPE_CHECKING:

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from mcpd.catalog.registries import check_url
 from mcpd.errors import Busy, McpdError, NoSpace, ReadOnly
+from mcpd.files import make_directory
 from mcpd.formats.registry import parse_time
-from mcpd.store.files import make_directory
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

@@ -18,9 +18,9 @@ from urllib.parse import urljoin, urlsplit
 
 from mcpd.catalog.registries import check_entry_url, file_path
 from mcpd.errors import InvalidArgument, InvalidManifest, LimitExceeded, SourceUnavailable, from_oserror
+from mcpd.files import is_missing, read_file, settled, signature
 from mcpd.model import printable
-from mcpd.store.files import is_missing, read_file, settled, signature
-from mcpd.store.threads import in_thread
+from mcpd.threads import in_thread
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Callable

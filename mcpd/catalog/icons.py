@@ -16,8 +16,8 @@ from mcpd.catalog.fetch import Fetcher
 from mcpd.catalog.registries import check_entry_url
 from mcpd.catalog.results import Icon
 from mcpd.errors import InvalidArgument, InvalidManifest, McpdError, SourceUnavailable
+from mcpd.files import make_directory, read_file, write_atomic
 from mcpd.model import printable
-from mcpd.store.files import make_directory, read_file, write_atomic
 
 if TYPE_CHECKING:
     from pathlib import Path

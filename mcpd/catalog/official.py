@@ -12,9 +12,9 @@ from urllib.parse import urlencode, urlsplit, urlunsplit
 from mcpd.catalog.database import confirm, copy_of, make_copy, show
 from mcpd.catalog.ingest import MAX_ENTRIES, Ingest
 from mcpd.errors import InvalidManifest, SourceUnavailable, from_oserror
+from mcpd.files import make_directory
 from mcpd.formats.registry import next_cursor, parse_page, parse_time
 from mcpd.model import id_from_name
-from mcpd.store.files import make_directory
 
 if TYPE_CHECKING:
     import sqlite3

@@ -18,11 +18,10 @@ from urllib.parse import SplitResult, quote, unquote, urlsplit, urlunsplit
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from mcpd.errors import InvalidArgument, InvalidManifest, McpdError, NotFound, ReadOnly, from_oserror
+from mcpd.files import WriteLock, is_missing, make_directory, read_file, sync_directory, write_atomic
 from mcpd.model import SourceType, printable, strip_credentials
 from mcpd.model.base import first_fault
 from mcpd.paths import Paths, Scope
-from mcpd.store.files import is_missing, make_directory, read_file, sync_directory, write_atomic
-from mcpd.store.lock import WriteLock
 from mcpd.toml import parse_toml
 from mcpd.trust.keys import NAME
 

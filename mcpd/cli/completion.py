@@ -215,7 +215,7 @@ async def _nothing(_bus: Client, _args: argparse.Namespace, _prefix: str) -> Can
 def _own_scripts(*, parsed_args: argparse.Namespace, **_: object) -> Candidates:
     """Return the scripts that ``mcpctl script remove`` can remove; read from disk, as that command needs no mcpd."""
     from mcpd.paths import Scope, from_environment  # noqa: PLC0415
-    from mcpd.store.inspection import SUFFIXES  # noqa: PLC0415
+    from mcpd.scripts.inspection import SUFFIXES  # noqa: PLC0415
 
     def is_script(path: Path) -> bool:
         return path.suffix in SUFFIXES and path.name[0] not in "._"

@@ -10,14 +10,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 from mcpd.cli.checks import Check
 from mcpd.errors import InvalidManifest, McpdError
+from mcpd.files import is_missing, read_file
 from mcpd.model import load_json, printable
 from mcpd.model.mcps import parse_entry, policies, script_fields, unknown_fields
 from mcpd.paths import Scope
 from mcpd.runtime import permissions
-from mcpd.store import Store, contents
-from mcpd.store.files import is_missing, read_file
-from mcpd.store.generator import FILE, content_faults, line_of
-from mcpd.store.mcps import McpsMap, called_server, files_in, layers, source_fault, too_many, uri_fault
+from mcpd.scripts import contents
+from mcpd.scripts.generator import FILE, content_faults, line_of
+from mcpd.scripts.mcps import McpsMap, called_server, files_in, layers, source_fault, too_many, uri_fault
+from mcpd.store import Store
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence

@@ -7,7 +7,7 @@ import os
 from typing import TYPE_CHECKING, TypeAlias
 
 from mcpd.paths import Scope
-from mcpd.store.inspection import SUFFIXES
+from mcpd.scripts.inspection import SUFFIXES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

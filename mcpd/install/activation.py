@@ -18,7 +18,7 @@ from mcpd.install.health import HealthCheck
 from mcpd.install.job import JobState
 from mcpd.install.lockfile import identity, record_protocol
 from mcpd.store import Generation
-from mcpd.store.threads import in_thread
+from mcpd.threads import in_thread
 
 if TYPE_CHECKING:
     from collections.abc import Collection

@@ -23,7 +23,7 @@ from mcpd.formats.seed import published_fields
 from mcpd.install.lockfile import read_lock
 from mcpd.model import Entry, load_json
 from mcpd.package_sources import PACKAGE_SOURCES
-from mcpd.store.threads import in_thread
+from mcpd.threads import in_thread
 
 if TYPE_CHECKING:
     from mcpd.catalog import CatalogEntry

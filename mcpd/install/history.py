@@ -9,10 +9,10 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal
 
 from mcpd.errors import InvalidManifest, NotFound, from_oserror
+from mcpd.files import is_missing
 from mcpd.install.lockfile import identity, read_lock
 from mcpd.install.updates import recorded_registry
 from mcpd.package_sources import PACKAGE_SOURCES
-from mcpd.store.files import is_missing
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -44,7 +44,7 @@ from mcpd.install.workbench import Tools
 from mcpd.model import SourceType, check_id
 from mcpd.runtime.guard import Guard
 from mcpd.runtime.states import States
-from mcpd.store.threads import in_thread
+from mcpd.threads import in_thread
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Sequence

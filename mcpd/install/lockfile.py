@@ -8,8 +8,8 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from mcpd.errors import InvalidManifest
+from mcpd.files import read_file, write_atomic
 from mcpd.model import SourceType, load_json, strip_credentials
-from mcpd.store.files import read_file, write_atomic
 
 if TYPE_CHECKING:
     from pathlib import Path

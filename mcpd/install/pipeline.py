@@ -27,7 +27,7 @@ from mcpd.install.unpack import leads_outside
 from mcpd.install.workbench import CACHE, Workbench, trim
 from mcpd.model import Transport, TransportType
 from mcpd.package_sources import INDEXES, normalise
-from mcpd.store.threads import in_thread
+from mcpd.threads import in_thread
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

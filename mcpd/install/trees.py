@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 from mcpd.errors import InvalidManifest, from_oserror
 from mcpd.install.unpack import leads_outside
-from mcpd.store.threads import in_thread
+from mcpd.threads import in_thread
 
 if TYPE_CHECKING:
     import threading

@@ -14,13 +14,13 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 from mcpd.errors import AlreadyInstalled, InvalidManifest, McpdError, NotFound
+from mcpd.files import is_missing, make_directory, read_file, remove_tree, write_atomic
 from mcpd.install.lockfile import read_lock
 from mcpd.install.sources.git import GitRecipe
 from mcpd.install.workbench import Workbench
 from mcpd.model import COMMIT, SourceType, load_json, strip_credentials
 from mcpd.store.config import origin_of
-from mcpd.store.files import is_missing, make_directory, read_file, remove_tree, write_atomic
-from mcpd.store.threads import in_thread
+from mcpd.threads import in_thread
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable

@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote_from_bytes, unquote_to_bytes
 
 from mcpd.errors import IntegrityMismatch, InvalidManifest, McpdError, NotFound, NotSupported, from_oserror
+from mcpd.files import is_missing, read_file, remove_tree
 from mcpd.install.lockfile import LOCK_FILE, read_lock, record_tree
 from mcpd.install.trees import open_root, readable, walk
 from mcpd.install.updates import recorded_registry
 from mcpd.model import load_json
-from mcpd.store.files import is_missing, read_file, remove_tree
 from mcpd.store.records import MANIFEST
-from mcpd.store.threads import in_thread
+from mcpd.threads import in_thread
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Generator, Iterator

@@ -21,13 +21,13 @@ from mcpd.errors import (
     NotSupported,
     SourceUnavailable,
 )
+from mcpd.files import remove_tree
 from mcpd.install.proxy import PROXIED, SOCKET
 from mcpd.model import strip_credentials
 from mcpd.paths import make_private
 from mcpd.runtime.run import run
 from mcpd.runtime.sandbox import build_spec
-from mcpd.store.files import remove_tree
-from mcpd.store.threads import in_thread
+from mcpd.threads import in_thread
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping, Sequence

@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, Annotated, Final, Self
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from mcpd.errors import InvalidManifest, McpdError
+from mcpd.files import make_directory, read_file, write_atomic
 from mcpd.model import check_id
 from mcpd.notify import remove_fd, store_fd
 from mcpd.runtime.sessions import Owner
-from mcpd.store.files import make_directory, read_file, write_atomic
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 from mcpd import paths as locations
 from mcpd.errors import InvalidConfig, InvalidManifest, NotStdio, SpawnFailed, from_oserror
+from mcpd.files import is_missing
 from mcpd.model.placeholders import as_text, expand, placeholders
 from mcpd.model.property import Target
 from mcpd.model.steering import STEERING
@@ -28,7 +29,6 @@ from mcpd.runtime import mounts, permissions
 from mcpd.runtime.guard import Guard
 from mcpd.runtime.launch import UNCONFINED_MANIFEST, Bus, LaunchSpec, Mount, MountKind, Overlay
 from mcpd.runtime.permissions import PathGrant, Permissions, parse
-from mcpd.store.files import is_missing
 from mcpd.store.records import MANIFEST
 
 if TYPE_CHECKING:

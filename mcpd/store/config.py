@@ -10,9 +10,7 @@ import time
 from typing import TYPE_CHECKING, Any, Final
 
 from mcpd.errors import InvalidConfig, InvalidManifest, did_you_mean, from_oserror
-from mcpd.model import ConfigProperty, JsonValue, Manifest, Target, ValueType, check_json, dump_json, load_json
-from mcpd.model.placeholders import as_text
-from mcpd.store.files import (
+from mcpd.files import (
     Signature,
     Staged,
     is_missing,
@@ -23,6 +21,8 @@ from mcpd.store.files import (
     sync_directory,
     write_atomic,
 )
+from mcpd.model import ConfigProperty, JsonValue, Manifest, Target, ValueType, check_json, dump_json, load_json
+from mcpd.model.placeholders import as_text
 from mcpd.store.records import Configuration
 
 if TYPE_CHECKING:

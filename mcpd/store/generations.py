@@ -13,9 +13,9 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
 from mcpd.errors import McpdError, NotFound, from_oserror
+from mcpd.files import TEMP_MARK, TEMP_NAME, Staged, make_directory, remove_tree, sync_directory
 from mcpd.model import ID_PATTERN
 from mcpd.store.config import remove_secrets
-from mcpd.store.files import TEMP_MARK, TEMP_NAME, Staged, make_directory, remove_tree, sync_directory
 from mcpd.store.records import MANIFEST, Generation
 
 if TYPE_CHECKING:

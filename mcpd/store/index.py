@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mcpd.errors import InvalidManifest
+from mcpd.files import Signature, Staged, is_missing, make_directory, read_file, settled, signature, write_atomic
 from mcpd.model import ID_PATTERN, Index, Manifest, Pointer, check_id, dump_json, load_json, parse_index, printable
 from mcpd.store import config
-from mcpd.store.files import Signature, Staged, is_missing, make_directory, read_file, settled, signature, write_atomic
 from mcpd.store.generations import Marker, read_marker
 from mcpd.store.records import MANIFEST
 

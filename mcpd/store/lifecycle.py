@@ -10,9 +10,9 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 from mcpd.errors import InvalidArgument, InvalidManifest, McpdError, NoSpace, NotFound, ReadOnly, from_oserror
+from mcpd.files import TEMP_NAME, remove_tree, sync_tree, write_atomic
 from mcpd.model import ID_PATTERN, JsonValue, Manifest, check_id
 from mcpd.store import config
-from mcpd.store.files import TEMP_NAME, remove_tree, sync_tree, write_atomic
 from mcpd.store.generations import tolerant_cleanup
 from mcpd.store.index import Kind, LayerServer, migrate_index
 from mcpd.store.records import MANIFEST

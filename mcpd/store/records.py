@@ -6,14 +6,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
-from mcpd.store.mcps import NO_ENTRY, ServerEntry
+from mcpd.scripts.mcps import NO_ENTRY, ServerEntry
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from mcpd.files import Signature
     from mcpd.model import ConfigProperty, JsonValue, Manifest
     from mcpd.paths import Scope
-    from mcpd.store.files import Signature
 
 MANIFEST: Final = "manifest.json"
 LayerName: TypeAlias = Literal["user", "system", "vendor"]

@@ -7,13 +7,12 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from mcpd.errors import ConfigMissing, InvalidArgument, InvalidManifest, NotFound, NotSupported, ReadOnly
+from mcpd.files import Staged, WriteLock
 from mcpd.model import ConfigProperty, check_id
 from mcpd.store import config
-from mcpd.store.files import Staged
 from mcpd.store.generations import Tree, tolerant_cleanup
 from mcpd.store.index import migrate_index
 from mcpd.store.lifecycle import Lifecycle, different_update_waits
-from mcpd.store.lock import WriteLock
 from mcpd.store.records import Configuration, Generation, InstalledServer, LaunchManifest
 from mcpd.store.tool_catalog import ToolFiles, Tools
 from mcpd.store.view import View, usable

@@ -8,8 +8,8 @@ import logging
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from mcpd.errors import InvalidManifest
+from mcpd.files import is_missing, make_directory, read_file, write_atomic
 from mcpd.model import ID_PATTERN, load_json
-from mcpd.store.files import is_missing, make_directory, read_file, write_atomic
 from mcpd.store.index import Kind, LayerServer
 
 if TYPE_CHECKING:

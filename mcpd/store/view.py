@@ -8,15 +8,15 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from mcpd.errors import InvalidConfig, InvalidManifest, NotFound
+from mcpd.files import Signature, Staged, make_directory
 from mcpd.model import JsonValue, Manifest, Pointer, printable
 from mcpd.paths import Layout, Paths, Scope
+from mcpd.scripts.mcps import McpsMap
+from mcpd.scripts.servers import ScriptLayer, ScriptServers
 from mcpd.store import config
 from mcpd.store.config import ValueFiles
-from mcpd.store.files import Signature, Staged, make_directory
 from mcpd.store.index import Kind, Layer, LayerServer
-from mcpd.store.mcps import McpsMap
 from mcpd.store.records import MANIFEST, Configuration, InstalledServer
-from mcpd.store.script_servers import ScriptLayer, ScriptServers
 
 if TYPE_CHECKING:
     from collections.abc import Collection

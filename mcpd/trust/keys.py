@@ -13,16 +13,24 @@ from threading import Lock
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from mcpd.errors import InvalidArgument, InvalidManifest, NotFound, ReadOnly, SignatureInvalid, from_oserror
+from mcpd.files import (
+    WriteLock,
+    is_missing,
+    make_directory,
+    read_file,
+    settled,
+    signature,
+    sync_directory,
+    write_atomic,
+)
 from mcpd.model import printable
 from mcpd.paths import Paths, Scope
-from mcpd.store.files import is_missing, make_directory, read_file, settled, signature, sync_directory, write_atomic
-from mcpd.store.lock import WriteLock
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from mcpd.store.files import Signature
+    from mcpd.files import Signature
 
 _log = logging.getLogger(__name__)
 

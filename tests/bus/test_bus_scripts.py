@@ -16,7 +16,7 @@ from mcpd.bus.client import Client
 from mcpd.bus.names import MANAGER, SERVER, server_path
 from mcpd.errors import InvalidConfig, NotSupported, UnknownObject
 from mcpd.paths import Scope
-from mcpd.store.script_servers import ScriptDirectory
+from mcpd.scripts.servers import ScriptDirectory
 from tests.bus.harness import PATIENCE, connected, next_signal
 from tests.bus.inside import served
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from mcpd.store.contents import content_id, read
+from mcpd.scripts.contents import content_id, read
 from tests.cli.map_files import HELLO
 
 if TYPE_CHECKING:

@@ -15,8 +15,8 @@ from mcpd.cli.commands import mcps, servers
 from mcpd.cli.main import main
 from mcpd.errors import SandboxUnavailable
 from mcpd.paths import Scope, from_environment
+from mcpd.scripts.contents import content_id, write
 from mcpd.store import Store
-from mcpd.store.contents import content_id, write
 from tests.cli.map_files import HELLO, TRANSFORM, checked, messages
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from mcp import MCPError
 
-from mcpd.store import contents
+from mcpd.scripts import contents
 from tests.servers.scripts_harness import ERAS, SCRIPT, command, manifest, served, text
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ import pytest
 from mcp import Client, StdioServerParameters
 from mcp.types import TextContent
 
-from mcpd.store.generator import build
+from mcpd.scripts.generator import build
 from tests.servers.scripts_harness import command
 
 if TYPE_CHECKING:

@@ -23,14 +23,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from mcpd.errors import Busy, InvalidArgument, InvalidConfig, McpdError, NotSupported, ReadOnly, from_oserror
+from mcpd.files import MAX_FILE, TEMP_MARK, signature, sync_directory
 from mcpd.model import printable
-from mcpd.store.files import MAX_FILE, TEMP_MARK, signature, sync_directory
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+    from mcpd.files import Signature
     from mcpd.servers.orchestration.family import Family
-    from mcpd.store.files import Signature
 
 _PRIVATE: Final = 0o700
 

@@ -18,11 +18,10 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
 
 from mcpd.cli.clients.files import digest
 from mcpd.errors import InvalidArgument, InvalidConfig, InvalidManifest, McpdError, ReadOnly, from_oserror
+from mcpd.files import MAX_FILE, TEMP_NAME, Staged, WriteLock, make_directory, read_file, write_atomic
 from mcpd.model import dump_json, load_json, printable
 from mcpd.model.base import first_fault
 from mcpd.paths import Scope  # noqa: TC001 - pydantic reads the annotations
-from mcpd.store.files import MAX_FILE, TEMP_NAME, Staged, make_directory, read_file, write_atomic
-from mcpd.store.lock import WriteLock
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -61,7 +61,7 @@ async def remove_key(args: argparse.Namespace) -> int:
 
 def new(args: argparse.Namespace) -> int:
     """``mcpctl key new``."""
-    from mcpd.store.files import write_new  # noqa: PLC0415 - see mcpd.trust.signing
+    from mcpd.files import write_new  # noqa: PLC0415 - see mcpd.trust.signing
     from mcpd.trust.keys import fingerprint  # noqa: PLC0415
     from mcpd.trust.signing import load_public, new_key  # noqa: PLC0415
 

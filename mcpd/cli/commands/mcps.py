@@ -28,6 +28,7 @@ from mcpd.errors import (
     ReadOnly,
     SandboxUnavailable,
 )
+from mcpd.files import make_directory, write_atomic
 from mcpd.model import dump_json, load_json
 from mcpd.paths import Paths, Scope, from_environment
 from mcpd.runtime import permissions
@@ -35,17 +36,16 @@ from mcpd.runtime.bundled import scripts_program
 from mcpd.runtime.launchers import PlainLauncher
 from mcpd.runtime.run import run
 from mcpd.runtime.sandbox import build_spec, script_mounts
-from mcpd.store import Store, write_atomic
-from mcpd.store.files import make_directory
-from mcpd.store.generator import build
-from mcpd.store.mcps import NO_ENTRY
+from mcpd.scripts.generator import build
+from mcpd.scripts.mcps import NO_ENTRY
+from mcpd.store import Store
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Mapping, Sequence
 
+    from mcpd.scripts.generator import Stored
     from mcpd.store import InstalledServer
-    from mcpd.store.generator import Stored
 
 TIMEOUT: Final = 60.0
 """Seconds for one server; each of its three transforms has 5."""

@@ -28,10 +28,7 @@ from mcpd.errors import (
     ServiceUnavailable,
     from_oserror,
 )
-from mcpd.model import check_id
-from mcpd.paths import Scope, from_environment
-from mcpd.store import Store, write_atomic
-from mcpd.store.files import (
+from mcpd.files import (
     Signature,
     is_missing,
     make_directory,
@@ -40,9 +37,13 @@ from mcpd.store.files import (
     settled,
     signature,
     sync_directory,
+    write_atomic,
 )
-from mcpd.store.inspection import MAX_SCRIPT, SUFFIXES, ScriptKind, inspect, interpreter, kind_of
-from mcpd.store.script_servers import Inspections, ScriptDirectory
+from mcpd.model import check_id
+from mcpd.paths import Scope, from_environment
+from mcpd.scripts.inspection import MAX_SCRIPT, SUFFIXES, ScriptKind, inspect, interpreter, kind_of
+from mcpd.scripts.servers import Inspections, ScriptDirectory
+from mcpd.store import Store
 
 if TYPE_CHECKING:
     import argparse

@@ -22,7 +22,7 @@ _OTHERS: Final = 0o077
 
 def sign(args: argparse.Namespace) -> int:
     """``mcpctl sign``: write ``FILE.sig``."""
-    from mcpd.store.files import write_atomic  # noqa: PLC0415 - see mcpd.trust.signing
+    from mcpd.files import write_atomic  # noqa: PLC0415 - see mcpd.trust.signing
     from mcpd.trust.keys import MAX_PEM  # noqa: PLC0415
     from mcpd.trust.signing import public_of  # noqa: PLC0415
     from mcpd.trust.signing import sign as signed  # noqa: PLC0415

@@ -17,7 +17,7 @@ from mcpd.install.sources.local import copy_project, refuse_own
 from mcpd.install.sources.project import ProjectBuild, project_directory
 from mcpd.install.trees import pin, pinning, readable
 from mcpd.install.workbench import program
-from mcpd.store.threads import in_thread
+from mcpd.threads import in_thread
 
 if TYPE_CHECKING:
     from mcpd.install.sources.base import Outcome

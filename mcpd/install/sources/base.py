@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Protocol
 
 from mcpd.errors import InvalidManifest
-from mcpd.store.files import is_missing, read_file
+from mcpd.files import is_missing, read_file
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -22,7 +22,7 @@ from mcpd.install.sources.project import ProjectBuild, project_directory
 from mcpd.install.trees import pin, pinning
 from mcpd.install.workbench import program
 from mcpd.model import COMMIT, check_git_url, strip_credentials
-from mcpd.store.threads import in_thread
+from mcpd.threads import in_thread
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -16,7 +16,7 @@ from mcpd.install.sources.base import Resolution
 from mcpd.install.sources.project import ProjectBuild
 from mcpd.install.trees import EXCLUDED, copy_tree, overlap, pin, pinning, tree_bytes
 from mcpd.paths import Scope
-from mcpd.store.threads import ended, in_thread
+from mcpd.threads import ended, in_thread
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

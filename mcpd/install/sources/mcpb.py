@@ -7,6 +7,7 @@ import sys
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
+from mcpd import bounded
 from mcpd.errors import InvalidManifest, LimitExceeded
 from mcpd.formats.mcpb import entry_of_bundle
 from mcpd.install import unpack
@@ -15,8 +16,7 @@ from mcpd.install.sources.base import LockedFile, Outcome, Resolution
 from mcpd.install.sources.project import ProjectBuild
 from mcpd.install.sources.pypi import VENV
 from mcpd.model import SourceType, load_json
-from mcpd.store import bounded
-from mcpd.store.threads import in_thread
+from mcpd.threads import in_thread
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -15,6 +15,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from mcpd.errors import BuildFailed, IntegrityMismatch, InvalidManifest, SourceUnavailable
+from mcpd.files import read_file
 from mcpd.install.hostconfig import NPM_REGISTRY, npm_config
 from mcpd.install.proxy import Proxy, origin, origins
 from mcpd.install.sources.base import (
@@ -29,8 +30,7 @@ from mcpd.install.sources.base import (
 from mcpd.install.trees import readable
 from mcpd.install.workbench import program, refusal
 from mcpd.package_sources import NPM
-from mcpd.store.files import read_file
-from mcpd.store.threads import in_thread
+from mcpd.threads import in_thread
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Mapping, Sequence

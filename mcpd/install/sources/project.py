@@ -21,7 +21,7 @@ from mcpd.install.sources.npm import NodeModules, declared_commands
 from mcpd.install.sources.pypi import PythonEnvironment, PythonProject, check_line
 from mcpd.install.trees import EXCLUDED
 from mcpd.package_sources import normalise
-from mcpd.store.threads import in_thread
+from mcpd.threads import in_thread
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -25,7 +25,7 @@ from mcpd.install.workbench import SYSTEM_PYTHON
 from mcpd.package_sources import PYPI, normalise
 from mcpd.runtime.bundled import PYTHON as SERVERS_PYTHON
 from mcpd.runtime.sandbox import CA_BUNDLES
-from mcpd.store.threads import in_thread
+from mcpd.threads import in_thread
 from mcpd.toml import parse_toml
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Final, Self
 
 from mcpd.errors import InvalidConfig, from_oserror
-from mcpd.store.files import TEMP_MARK, is_missing, write_new
+from mcpd.files import TEMP_MARK, is_missing, write_new
 
 if TYPE_CHECKING:
     from pathlib import Path

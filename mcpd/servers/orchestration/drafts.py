@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Final
 from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field, JsonValue, ValidationError
 
 from mcpd.errors import InvalidConfig, InvalidManifest
+from mcpd.files import MAX_FILE
 from mcpd.model import check_json, dump_json, load_json
 from mcpd.model.base import first_fault
 from mcpd.servers.orchestration.canonical import timestamp
 from mcpd.servers.orchestration.faults import InvalidInput
-from mcpd.store.files import MAX_FILE
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -10,18 +10,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 from mcpd.errors import InvalidConfig, McpdError, from_oserror
+from mcpd.files import is_missing, read_file, settled, signature
 from mcpd.model import printable
 from mcpd.paths import Paths, Scope
 from mcpd.servers.orchestration.description import FAMILY_ID
 from mcpd.servers.orchestration.family import Family
 from mcpd.servers.orchestration.faults import ClientNotFound
-from mcpd.store.files import is_missing, read_file, settled, signature
 from mcpd.toml import parse_toml
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from mcpd.store.files import Signature
+    from mcpd.files import Signature
 
 MAX_DATA: Final = 64 * 1024
 """Bytes of one data file."""

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Final
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from mcpd.errors import InvalidManifest
+from mcpd.files import MAX_FILE
 from mcpd.model import check_json, dump_json, load_json
 from mcpd.model.base import first_fault
 from mcpd.servers.orchestration.faults import SignatureFault
-from mcpd.store.files import MAX_FILE
 
 if TYPE_CHECKING:
     from pathlib import Path

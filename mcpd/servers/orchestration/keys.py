@@ -45,8 +45,8 @@ if TYPE_CHECKING:
 
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
+    from mcpd.files import Signature
     from mcpd.servers.orchestration.tree import Tree
-    from mcpd.store.files import Signature
 
 __all__ = ["OVERLAP", "KeyChange", "KeyRecord", "Keys", "key_id"]
 

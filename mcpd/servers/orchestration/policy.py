@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Annotated, Final, TypeAlias
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from mcpd.errors import InvalidConfig, InvalidManifest
+from mcpd.files import is_missing, read_file
 from mcpd.model import printable
 from mcpd.model.base import first_fault
 from mcpd.paths import Scope
 from mcpd.servers.orchestration.origins import UNKNOWN, origin_of
-from mcpd.store.files import is_missing, read_file
 from mcpd.toml import parse_toml
 
 if TYPE_CHECKING:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Final
 
 from mcpd.errors import InvalidConfig, InvalidManifest
+from mcpd.files import MAX_FILE
 from mcpd.model import JsonValue, check_json, load_json, printable
 from mcpd.servers.orchestration.canonical import ARTIFACT_ID, canonical, timestamp
 from mcpd.servers.orchestration.canonical import artifact_id as id_of
@@ -16,16 +17,15 @@ from mcpd.servers.orchestration.faults import ArtifactNotFound, InvalidInput, Si
 from mcpd.servers.orchestration.indexes import MAX_INDEX, Entry, dump_index, parse_index, publish_again, unusable
 from mcpd.servers.orchestration.tree import NAME, mark
 from mcpd.servers.orchestration.verify import Signed, check_releases, statement
-from mcpd.store.files import MAX_FILE
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from datetime import datetime
     from pathlib import Path
 
+    from mcpd.files import Signature
     from mcpd.servers.orchestration.keys import Keys
     from mcpd.servers.orchestration.tree import Tree
-    from mcpd.store.files import Signature
 
 MAX_WORD: Final = 200
 MAX_CHANGELOG: Final = 10_000

@@ -17,18 +17,17 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Final
 
 from mcpd.errors import InvalidConfig, from_oserror
+from mcpd.files import MAX_FILE, TEMP_NAME, WriteLock, is_missing, make_directory, settled, signature
 from mcpd.model import printable
 from mcpd.paths import Scope
 from mcpd.servers.orchestration.directories import Staged, walk
 from mcpd.servers.orchestration.faults import InvalidInput
-from mcpd.store.files import MAX_FILE, TEMP_NAME, is_missing, make_directory, settled, signature
-from mcpd.store.lock import WriteLock
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from mcpd.store.files import Signature
+    from mcpd.files import Signature
 
 NAME: Final = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}", re.ASCII)
 """What the id of a client or a profile is, for ``fullmatch``. It becomes a file name: nothing in it climbs or hides."""

@@ -12,6 +12,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from mcpd.errors import InvalidManifest, McpdError, from_oserror
+from mcpd.files import MAX_FILE, read_file
 from mcpd.model import JsonValue, load_json, printable
 from mcpd.model.base import first_fault
 from mcpd.servers.orchestration.canonical import canonical
@@ -19,7 +20,6 @@ from mcpd.servers.orchestration.faults import InvalidInput, SignatureFault
 from mcpd.servers.orchestration.keyfiles import MAX_KEY, check_signature, parse_public_key
 from mcpd.servers.orchestration.keyfiles import key_id as id_of
 from mcpd.servers.orchestration.keys import Keys
-from mcpd.store.files import MAX_FILE, read_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 from pydantic import BeforeValidator, Field, JsonValue
 
 from mcpd.errors import InvalidArgument, InvalidManifest, NotFound, from_oserror
+from mcpd.files import is_missing, read_file
 from mcpd.model import check_id, id_from_name, load_json
 from mcpd.model.base import Document, Text, as_map
 from mcpd.model.mcps import McpsEntry, parse_entry
+from mcpd.scripts.inspection import MAX_SCRIPT, SUFFIXES, ScriptKind, inspect, kind_of
 from mcpd.servers.scripts.calls import Limits
 from mcpd.servers.scripts.discover import python
-from mcpd.store.files import is_missing, read_file
-from mcpd.store.inspection import MAX_SCRIPT, SUFFIXES, ScriptKind, inspect, kind_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -14,14 +14,14 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 from pydantic import Field
 
 from mcpd.errors import InvalidManifest, LimitExceeded, McpdError, NotFound, from_oserror
+from mcpd.files import read_file, write_atomic
 from mcpd.model import load_json
 from mcpd.model.mcps import ResourceEntry
+from mcpd.scripts import contents
+from mcpd.scripts.mcps import last_result, source_fault, uri_fault, variable
 from mcpd.servers.scripts import running
 from mcpd.servers.scripts.schemas import from_texts
 from mcpd.servers.scripts.transforms import MOST_OFFERED, left_out
-from mcpd.store import contents
-from mcpd.store.files import read_file, write_atomic
-from mcpd.store.mcps import last_result, source_fault, uri_fault, variable
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Iterator

@@ -12,10 +12,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeAlias
 
 from mcpd.errors import McpdError
+from mcpd.scripts import contents
+from mcpd.scripts.inspection import MAX_SCRIPT
 from mcpd.servers.scripts.calls import PythonJob
 from mcpd.servers.scripts.discover import python
-from mcpd.store import contents
-from mcpd.store.inspection import MAX_SCRIPT
 
 if TYPE_CHECKING:
     from collections.abc import Callable

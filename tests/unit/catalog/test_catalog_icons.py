@@ -13,7 +13,7 @@ import pytest
 from mcpd.catalog import icons
 from mcpd.catalog.results import Icon
 from mcpd.errors import SourceUnavailable
-from mcpd.store.files import TEMP_MARK
+from mcpd.files import TEMP_MARK
 from tests.unit.catalog.catalog_server import answer, serving
 
 if TYPE_CHECKING:

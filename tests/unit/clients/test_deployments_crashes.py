@@ -91,7 +91,7 @@ def test_a_kill_at_any_step_leaves_the_old_or_the_new_file(scenario: str, work: 
     assert seen == {old, new}
 
 
-AFTER = "mcpd.store.files.Staged.commit"
+AFTER = "mcpd.files.Staged.commit"
 """What comes after the client's file was replaced; the history itself is written by it, too."""
 
 

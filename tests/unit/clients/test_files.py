@@ -29,7 +29,7 @@ from mcpd.cli.clients.files import (
     temp_name,
 )
 from mcpd.errors import Busy, InvalidArgument, InvalidConfig, McpdError, NoSpace, NotSupported, ReadOnly
-from mcpd.store.files import MAX_FILE
+from mcpd.files import MAX_FILE
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from mcpd.model import Manifest
 from mcpd.paths import Paths, Scope
+from mcpd.scripts.mcps import ServerEntry
 from mcpd.servers.orchestration.family import Family
 from mcpd.servers.orchestration.profiles import Profile
-from mcpd.store.mcps import ServerEntry
 from mcpd.store.records import InstalledServer, ScriptFile
 from tests.unit.store.store_trees import layout
 

@@ -12,8 +12,9 @@ import pytest
 from mcpd.paths import Paths, Scope, from_environment
 from mcpd.runtime.launch import UNCONFINED_MANIFEST, MountKind
 from mcpd.runtime.sandbox import server_spec
+from mcpd.scripts import contents
 from mcpd.settings import RuntimeSettings, Settings
-from mcpd.store import Store, contents
+from mcpd.store import Store
 
 if TYPE_CHECKING:
     from mcpd.runtime.launch import LaunchSpec

@@ -7,10 +7,10 @@ import json
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from mcpd.scripts import contents
 from mcpd.servers.scripts import definition
 from mcpd.servers.scripts.calls import Outcome, PythonJob
 from mcpd.servers.scripts.facility import Facility
-from mcpd.store import contents
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
 from mcpd.errors import InvalidArgument
+from mcpd.scripts.mcps import is_uri
 from mcpd.servers.scripts.checking import Checks
 from mcpd.servers.scripts.offer import Tools
 from mcpd.servers.scripts.prompts import Prompts
 from mcpd.servers.scripts.resources import Resources
 from mcpd.servers.scripts.running import Server
-from mcpd.store.mcps import is_uri
 
 if TYPE_CHECKING:
     from mcpd.servers.scripts.definition import Definition

@@ -13,11 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mcpd.errors import InvalidArgument, LimitExceeded, McpdError, NotFound
+from mcpd.scripts.contents import content_id_256t
+from mcpd.scripts.mcps import is_uri
 from mcpd.servers.scripts.calls import Outcome, PythonJob
 from mcpd.servers.scripts.facility import LAST, PROBLEMS
 from mcpd.servers.scripts.resources import MAX_RESOURCE, MOST_REDIRECTS, of_bytes
-from mcpd.store.contents import content_id_256t
-from mcpd.store.mcps import is_uri
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from mcpd.model.mcps import CALL_TIMEOUT, ScriptRuntime
-from mcpd.store.contents import write
+from mcpd.scripts.contents import write
 from tests.preloaded import python
 
 pytestmark = pytest.mark.process

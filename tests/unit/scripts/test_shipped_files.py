@@ -14,8 +14,8 @@ import pytest
 
 from mcpd.model import dump_json
 from mcpd.model.mcps import McpsEntry, parse_entry, unknown_fields
+from mcpd.scripts.generator import build
 from mcpd.settings import Settings, load
-from mcpd.store.generator import build
 
 pytestmark = pytest.mark.process
 

@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mcpd.errors import InvalidArgument, InvalidManifest, LimitExceeded, McpdError, NotFound
-from mcpd.store import contents
-from mcpd.store.contents import content_id, content_id_256t, is_content_id, parse, read, write
+from mcpd.scripts import contents
+from mcpd.scripts.contents import content_id, content_id_256t, is_content_id, parse, read, write
 
 if TYPE_CHECKING:
     from pathlib import Path

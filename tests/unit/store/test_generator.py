@@ -17,8 +17,8 @@ from store_trees import names_in
 
 from mcpd.errors import InvalidManifest, McpdError
 from mcpd.model.mcps import McpsEntry, parse_entry
-from mcpd.store.contents import content_id, content_id_256t, read, write
-from mcpd.store.generator import Built, Stored, build, content_faults
+from mcpd.scripts.contents import content_id, content_id_256t, read, write
+from mcpd.scripts.generator import Built, Stored, build, content_faults
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -14,11 +14,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from store_scripts import listed, put, write
 
+from mcpd import bounded
 from mcpd.errors import InvalidManifest, LimitExceeded, McpdError
+from mcpd.files import read_file
 from mcpd.paths import Scope
-from mcpd.store import Store, bounded, contents, script_servers, source
-from mcpd.store.files import read_file
-from mcpd.store.inspection import MAX_SCRIPT, Inspection, inspect
+from mcpd.scripts import contents, servers, syntax
+from mcpd.scripts.inspection import MAX_SCRIPT, Inspection, inspect
+from mcpd.store import Store
 
 if TYPE_CHECKING:
     from mcpd.paths import Paths
@@ -41,7 +43,7 @@ def large(text: bytes) -> bytes:
 def other_parser(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """Takes the place of the program that reads large scripts."""
     program = tmp_path / "parser.py"
-    monkeypatch.setattr(source, "__file__", str(program))
+    monkeypatch.setattr(syntax, "__file__", str(program))
     return program
 
 
@@ -72,7 +74,7 @@ def test_a_large_script_is_not_parsed_here(monkeypatch: pytest.MonkeyPatch) -> N
     def never(_: bytes) -> Any:
         raise AssertionError("parsed in the process that serves everybody")
 
-    monkeypatch.setattr(source, "read", never)
+    monkeypatch.setattr(syntax, "read", never)
     assert inspect(large(b'"""Does it."""'), "python") == Inspection("Does it.")
 
 
@@ -93,7 +95,7 @@ def test_a_script_that_takes_too_long_is_broken_and_is_not_read_again(
     def never(*_: object) -> None:
         raise AssertionError("read again")
 
-    monkeypatch.setattr(script_servers, "inspect", never)
+    monkeypatch.setattr(servers, "inspect", never)
     assert listed(Store(paths, Scope.USER))["hard"].problem == found["hard"].problem
 
 
@@ -196,7 +198,7 @@ def test_a_look_that_is_cut_short_is_not_begun_again(
 ) -> None:
     for name in "abc":
         put(paths.user.scripts, f"{name}.py", f'"""Is {name}."""\n')
-    monkeypatch.setattr(script_servers, bound, -1.0)
+    monkeypatch.setattr(servers, bound, -1.0)
     read: list[bytes] = []
 
     def killed(data: bytes, kind: Any) -> Inspection:
@@ -205,7 +207,7 @@ def test_a_look_that_is_cut_short_is_not_begun_again(
             raise _Killed
         return inspect(data, kind)
 
-    monkeypatch.setattr(script_servers, "inspect", killed)
+    monkeypatch.setattr(servers, "inspect", killed)
     with pytest.raises(_Killed):
         user.list()
     assert len(read) == 3
@@ -228,7 +230,7 @@ def test_a_stream_that_looks_like_a_file_is_none(
             read_file(stream)
         put(paths.user.scripts, "a.py")
         (paths.user.scripts / "s.py").symlink_to(stream)
-        monkeypatch.setattr("mcpd.store.script_servers._may_be_script", lambda _: True)
+        monkeypatch.setattr("mcpd.scripts.servers._may_be_script", lambda _: True)
         found = listed(user)
     finally:
         os.close(writer)
@@ -250,7 +252,7 @@ def test_no_script_takes_the_others_away(
         return inspect(data, kind)
 
     with monkeypatch.context() as patch:
-        patch.setattr(script_servers, "inspect", faulty)
+        patch.setattr(servers, "inspect", faulty)
         for _ in range(3):
             found = listed(user)
         assert user.edits() == user.edits()
@@ -283,7 +285,7 @@ def test_who_does_not_wait_is_told_of_no_scripts_before_they_were_looked_at(
         go_on.wait(2)
         return inspect(data, kind)
 
-    monkeypatch.setattr(script_servers, "inspect", slow)
+    monkeypatch.setattr(servers, "inspect", slow)
     thread = threading.Thread(target=user.edits)
     thread.start()
     try:

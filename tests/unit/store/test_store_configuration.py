@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from store_trees import document, foreign, install, text_of_tree
 
 from mcpd.errors import ConfigMissing, InvalidConfig, InvalidManifest, NotFound
+from mcpd.files import read_file
 from mcpd.model import Manifest
 from mcpd.paths import Paths, Scope
 from mcpd.store import Store, config
-from mcpd.store.files import read_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -15,10 +15,10 @@ import pytest
 from store_trees import document, failing_write, foreign, install, layout, names_in
 
 from mcpd.errors import McpdError, NoSpace
+from mcpd.files import make_directory, write_atomic
 from mcpd.model import Manifest
 from mcpd.paths import Paths, Scope
-from mcpd.store import Generation, Store, write_atomic
-from mcpd.store.files import make_directory
+from mcpd.store import Generation, Store
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -12,10 +12,10 @@ import pytest
 from store_trees import document, foreign, install, names_in, text_of_tree
 
 from mcpd.errors import Busy, InvalidManifest, NotFound, ReadOnly
+from mcpd.files import WriteLock
 from mcpd.model import Manifest
 from mcpd.paths import Paths, Scope
 from mcpd.store import Store
-from mcpd.store.lock import WriteLock
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -147,7 +147,7 @@ def test_another_tools_directory_becomes_a_generation_where_names_cannot_be_exch
     paths: Paths, user: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     foreign(paths.user.installed)
-    monkeypatch.setattr("mcpd.store.files.Staged.exchange", lambda _: None)
+    monkeypatch.setattr("mcpd.files.Staged.exchange", lambda _: None)
     install(user, version="2")
     assert (user.rollback(ONE).generation / "server.py").read_text() == "# foreign\n"
 
@@ -250,7 +250,7 @@ def test_a_server_never_shares_a_file_name_with_its_tool_catalog(user: Store) ->
 HOLDER = """
 import sys
 from pathlib import Path
-from mcpd.store.lock import WriteLock
+from mcpd.files import WriteLock
 with WriteLock(Path(sys.argv[1])).hold():
     print("holding", flush=True)
     sys.stdin.read()

@@ -11,10 +11,10 @@ import pytest
 from store_trees import document, failing_write, foreign, install, names_in, text_of_tree
 
 from mcpd.errors import Busy, InvalidArgument, InvalidManifest, McpdError, NotFound, ReadOnly
+from mcpd.files import WriteLock
 from mcpd.model import Manifest
 from mcpd.paths import Paths, Scope
 from mcpd.store import Generation, InstalledServer, Store
-from mcpd.store.lock import WriteLock
 
 if TYPE_CHECKING:
     from collections.abc import Callable

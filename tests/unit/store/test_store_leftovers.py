@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 from store_trees import install, names_in
 
-from mcpd.store.files import remove_tree
+from mcpd.files import remove_tree
 
 if TYPE_CHECKING:
     import logging
@@ -73,13 +73,11 @@ def test_directories_without_permissions_are_removed(tmp_path: Path) -> None:
     for path in (tmp_path / "tree/a/a/a", tmp_path / "tree/a/a", tmp_path / "tree/a", tmp_path / "tree"):
         path.chmod(0)
         os.chown(path, 65534, 65534)
-    script = f"from pathlib import Path; from mcpd.store.files import remove_tree; remove_tree(Path({str(tmp_path)!r}))"
+    script = f"from pathlib import Path; from mcpd.files import remove_tree; remove_tree(Path({str(tmp_path)!r}))"
     drop = f"import os; os.setgid(65534); os.setuid(65534); {script.replace(repr(str(tmp_path)), repr('tree'))}"
     tmp_path.chmod(0o777)
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    subprocess.run(
-        [sys.executable, "-c", f"import mcpd.store.files; {drop}"], cwd=tmp_path, env=environment, check=True
-    )
+    subprocess.run([sys.executable, "-c", f"import mcpd.files; {drop}"], cwd=tmp_path, env=environment, check=True)
     assert names_in(tmp_path) == []
 
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from mcpd.paths import Paths
-    from mcpd.store.mcps import ServerEntry
+    from mcpd.scripts.mcps import ServerEntry
 
 SEED = {
     "description": "Echo server - returns input as output",

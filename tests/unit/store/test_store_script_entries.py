@@ -12,8 +12,9 @@ from store_scripts import HELLO, listed, put, said, write
 
 from mcpd.errors import NotFound
 from mcpd.paths import Scope
-from mcpd.store import Store, contents
-from mcpd.store.mcps import MOST_SERVERS
+from mcpd.scripts import contents
+from mcpd.scripts.mcps import MOST_SERVERS
+from mcpd.store import Store
 
 if TYPE_CHECKING:
     from mcpd.paths import Paths
@@ -130,14 +131,14 @@ def test_T1_3_a_map_that_its_file_refers_to_is_read_once(
     def never(*_: object) -> None:
         raise AssertionError("the map was read again")
 
-    monkeypatch.setattr("mcpd.store.mcps.contents.find", never)
+    monkeypatch.setattr("mcpd.scripts.mcps.contents.find", never)
     assert user.get("v") is before
 
 
 def test_T1_3_a_map_is_no_larger_because_its_file_refers_to_it(
     paths: Paths, user: Store, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("mcpd.store.mcps.MAX_FILE", 100)
+    monkeypatch.setattr("mcpd.scripts.mcps.MAX_FILE", 100)
     data = json.dumps({"v": {"prompts": {"a": {}}, "summary": "x" * 100}}).encode()
     write(paths.user.mcps, json.dumps(contents.write(paths.user.contents, data)))
     assert listed(user) == {}

@@ -18,8 +18,9 @@ from store_trees import foreign
 
 from mcpd.errors import NotSupported, ReadOnly
 from mcpd.paths import Scope
-from mcpd.store import Store, contents
-from mcpd.store.inspection import inspect, interpreter, kind_of
+from mcpd.scripts import contents
+from mcpd.scripts.inspection import inspect, interpreter, kind_of
+from mcpd.store import Store
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -175,7 +176,7 @@ def test_a_later_start_reads_nothing_twice(paths: Paths, user: Store, monkeypatc
     def never(*_: object) -> None:
         raise AssertionError("a script was read again")
 
-    monkeypatch.setattr("mcpd.store.script_servers.inspect", never)
+    monkeypatch.setattr("mcpd.scripts.servers.inspect", never)
     again = listed(Store(paths, Scope.USER))
     assert [each.problem for each in again.values()] == [each.problem for each in before.values()]
     assert again["a"].manifest is not None
@@ -296,7 +297,7 @@ def test_content_that_is_not_read_twice_is_when_it_changes(
     read: list[str] = []
     real = contents.find
     monkeypatch.setattr(
-        "mcpd.store.script_servers.contents.find", lambda text, *more: (read.append(text), real(text, *more))[1]
+        "mcpd.scripts.servers.contents.find", lambda text, *more: (read.append(text), real(text, *more))[1]
     )
     before = user.get("x")
     assert user.get("x") is before

@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mcpd.errors import from_oserror
+from mcpd.files import remove_tree
 from mcpd.paths import make_private
 from mcpd.servers.commands.waiting import to_its_end
-from mcpd.store.files import remove_tree
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator

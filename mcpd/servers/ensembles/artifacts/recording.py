@@ -19,6 +19,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from mcpd.errors import McpdError, from_oserror
+from mcpd.files import TEMP_MARK, write_new
 from mcpd.servers.beneath import open_beneath
 from mcpd.servers.ensembles.artifacts import execution
 from mcpd.servers.ensembles.artifacts.places import (
@@ -32,7 +33,6 @@ from mcpd.servers.ensembles.artifacts.places import (
     open_root,
 )
 from mcpd.servers.ensembles.artifacts.report import markdown
-from mcpd.store.files import TEMP_MARK, write_new
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

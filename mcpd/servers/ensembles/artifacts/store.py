@@ -19,21 +19,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from mcpd.errors import Busy, InvalidConfig, McpdError, NotFound, from_oserror
+from mcpd.files import settled, signature
 from mcpd.model import printable
 from mcpd.servers.ensembles.artifacts import places, recording, stored
 from mcpd.servers.ensembles.artifacts.entries import ArtifactEntry, entry
 from mcpd.servers.ensembles.artifacts.homes import homes, roots
 from mcpd.servers.ensembles.artifacts.places import AGENTS, EXECUTION, MAX_BYTES
 from mcpd.servers.ensembles.format.models import MAX_AGENTS
-from mcpd.store.files import settled, signature
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 
+    from mcpd.files import Signature
     from mcpd.servers.ensembles.artifacts.recording import Recording
     from mcpd.servers.ensembles.engine.types import AgentResult
     from mcpd.servers.ensembles.library.library import Library
-    from mcpd.store.files import Signature
 
 log: Final = logging.getLogger("llm-orc")
 

@@ -13,8 +13,8 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Final
 
 from mcpd.errors import Busy, InvalidArgument, NotFound, ReadOnly, from_oserror
+from mcpd.files import TEMP_MARK, is_missing, signature, sync_directory, write_new
 from mcpd.model import printable
-from mcpd.store.files import TEMP_MARK, is_missing, signature, sync_directory, write_new
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -15,10 +15,10 @@ from pydantic import Field, TypeAdapter, ValidationError
 
 from mcpd import __version__
 from mcpd.errors import McpdError
+from mcpd.files import make_directory, read_file, write_atomic
 from mcpd.servers.ensembles.format import graph
 from mcpd.servers.ensembles.format.models import EnsembleName, kind_of
 from mcpd.servers.ensembles.library.tiers import Signature  # noqa: TC001 - pydantic reads the annotations
-from mcpd.store.files import make_directory, read_file, write_atomic
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping

@@ -14,13 +14,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
+from mcpd import files
 from mcpd.errors import InvalidConfig
 from mcpd.model import printable
 from mcpd.servers.beneath import open_beneath
 from mcpd.servers.ensembles.engine.types import Origin
 from mcpd.servers.ensembles.format.reading import MAX_SIZE
 from mcpd.servers.ensembles.settings import DIRECTORY
-from mcpd.store import files
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -36,7 +36,7 @@ SYMLINK: Final = "a symlink, and a project's are not followed; put the file itse
 
 Kind: TypeAlias = Literal["project", "user", "shipped"]
 Signature: TypeAlias = tuple[int, int, int, int, int]
-"""What changes when a file changes: its device, and :data:`mcpd.store.files.Signature`."""
+"""What changes when a file changes: its device, and :data:`mcpd.files.Signature`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote, urlsplit
 
 from mcpd.errors import InvalidManifest, McpdError
+from mcpd.files import MAX_FILE, Signature, is_missing, read_file, settled, settled_signature, signature
 from mcpd.model import check_id, load_json, printable
 from mcpd.model.mcps import McpsEntry, merge, parse_entry, policies
 from mcpd.paths import Scope
-from mcpd.store import contents
-from mcpd.store.files import MAX_FILE, Signature, is_missing, read_file, settled, settled_signature, signature
+from mcpd.scripts import contents
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -20,11 +20,11 @@ from dataclasses import field as dataclass_field
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
 from mcpd.errors import InvalidManifest, McpdError, from_oserror
+from mcpd.files import MAX_FILE
 from mcpd.model import check_id, load_json, printable
 from mcpd.model.mcps import parse_entry
-from mcpd.store import contents as store
-from mcpd.store.files import MAX_FILE
-from mcpd.store.inspection import SUFFIXES, inspect, kind_of
+from mcpd.scripts import contents
+from mcpd.scripts.inspection import SUFFIXES, inspect, kind_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -101,7 +101,7 @@ def build(
     if builder.faults:
         raise InvalidManifest("\n".join(builder.faults))
     for content in builder.contents.values():
-        store.write(directory, content)
+        contents.write(directory, content)
     return Built(data, builder.stored, decoded)
 
 
@@ -115,10 +115,10 @@ def content_faults(raw: Mapping[str, Any], entry: McpsEntry, directories: Sequen
             advice = "a map cannot name files; put the file name into a *.source.json, and run 'mcpctl mcps build'"
             yield reference.field, _no_file(reference.value) if reference.key == "uri" else advice
             continue
-        if reference.key not in _FIELDS and not reference.value.startswith(store.SCHEME):
+        if reference.key not in _FIELDS and not reference.value.startswith(contents.SCHEME):
             continue
         try:
-            _check(reference.key, store.read(reference.value, directories), reference.value)
+            _check(reference.key, contents.read(reference.value, directories), reference.value)
         except McpdError as error:
             yield reference.field, error.message
 
@@ -171,10 +171,10 @@ class _Builder:
         key, value = reference.key, reference.value
         if key == "uri" and value.startswith(FILE):
             raise InvalidManifest(_no_file(value))
-        if value.startswith(store.SCHEME) or (key in _FIELDS and store.is_content_id(value)):
-            data = store.read(value, self._known)
+        if value.startswith(contents.SCHEME) or (key in _FIELDS and contents.is_content_id(value)):
+            data = contents.read(value, self._known)
             _check(key, data, value)
-            name = store.content_id(data)
+            name = contents.content_id(data)
             if not any((directory / name).exists() for directory in self._known):
                 # The id held the content; from now on it is read from the store.
                 self.contents[name] = data
@@ -184,9 +184,9 @@ class _Builder:
             if key == DEFINITION:
                 _check_name(path, data)
             _check(key, data, path)
-            name = store.content_id(data)
+            name = contents.content_id(data)
             self.contents[name] = data
-            reference.holder[key] = store.SCHEME + name
+            reference.holder[key] = contents.SCHEME + name
             self.stored.append(Stored(f"{server_id}.{reference.field}", self._source.parent / path, name))
 
 
@@ -285,7 +285,7 @@ class _Directory:
     def content(self, relative: str) -> bytes:
         """Return the content of a file that an entry names; raises :class:`~mcpd.errors.InvalidManifest` only."""
         try:
-            return self.read(relative, store.MAX_CONTENT)
+            return self.read(relative, contents.MAX_CONTENT)
         except (OSError, ValueError) as error:
             reason = error.strerror if isinstance(error, OSError) else str(error)
             raise InvalidManifest(f"{printable(relative)}: {reason}, looked for in {self._path}") from error

@@ -15,8 +15,8 @@ import re
 from typing import TYPE_CHECKING, Final
 
 from mcpd.errors import InvalidArgument, InvalidManifest, LimitExceeded, NotFound, from_oserror
+from mcpd.files import Staged, is_missing, make_directory, read_file, write_atomic
 from mcpd.model import printable
-from mcpd.store.files import Staged, is_missing, make_directory, read_file, write_atomic
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

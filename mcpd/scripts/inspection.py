@@ -9,8 +9,9 @@ import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
+from mcpd import bounded
 from mcpd.errors import LimitExceeded, from_oserror
-from mcpd.store import bounded, source
+from mcpd.scripts import syntax
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -63,7 +64,7 @@ def interpreter(data: bytes) -> list[str]:
 def inspect(data: bytes, kind: ScriptKind) -> Inspection:
     """Inspect the script *data*.
 
-    Blocks for milliseconds, or as long as :mod:`mcpd.store.bounded` lets a program run. Raises
+    Blocks for milliseconds, or as long as :mod:`mcpd.bounded` lets a program run. Raises
     :class:`~mcpd.errors.McpdError` if no program can be started, which is no fault of the script.
     """
     if len(data) > MAX_SCRIPT:
@@ -78,8 +79,8 @@ def inspect(data: bytes, kind: ScriptKind) -> Inspection:
 
 def _python(data: bytes) -> Inspection:
     if len(data) <= _SMALL:
-        return Inspection(*source.read(data))
-    ended, answer = bounded.run([sys.executable or "/usr/bin/python3", "-I", "-S", source.__file__], data)
+        return Inspection(*syntax.read(data))
+    ended, answer = bounded.run([sys.executable or "/usr/bin/python3", "-I", "-S", syntax.__file__], data)
     if ended != 0:
         raise bounded.limit_exceeded()
     return Inspection(*json.loads(answer))
@@ -88,7 +89,7 @@ def _python(data: bytes) -> Inspection:
 def _shell(data: bytes) -> Inspection:
     if b"\0" in data:
         return Inspection(problem="1: the script holds a NUL character")
-    return Inspection(source.first_line("\n".join(_comments(data))), problem=_shell_problem(data))
+    return Inspection(syntax.first_line("\n".join(_comments(data))), problem=_shell_problem(data))
 
 
 def _comments(data: bytes) -> Iterator[str]:
@@ -120,12 +121,12 @@ def _shell_problem(data: bytes) -> str:
     if ended == 0:
         return ""
     if ended < 0:
-        return source.TOO_DEEP
+        return syntax.TOO_DEEP
     if _NO_MEMORY.match(said):
         raise bounded.limit_exceeded()
     found = _LINE.search(said)
     line, text = (found[1].decode(), found[2]) if found else ("1", said[:200])
-    return f"{line}: {source.printable(text.decode('utf-8', 'replace')) or 'syntax error'}"
+    return f"{line}: {syntax.printable(text.decode('utf-8', 'replace')) or 'syntax error'}"
 
 
 def _is_shell(words: list[str]) -> bool:

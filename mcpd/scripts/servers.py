@@ -15,10 +15,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from mcpd.errors import InvalidManifest, McpdError
-from mcpd.model import Manifest, check_id, load_json, printable
-from mcpd.paths import Scope
-from mcpd.store import contents
-from mcpd.store.files import (
+from mcpd.files import (
     Signature,
     is_missing,
     make_directory,
@@ -28,8 +25,11 @@ from mcpd.store.files import (
     signature,
     write_atomic,
 )
+from mcpd.model import Manifest, check_id, load_json, printable
+from mcpd.paths import Scope
+from mcpd.scripts import contents
+from mcpd.scripts.inspection import MAX_SCRIPT, SUFFIXES, Inspection, ScriptKind, inspect, kind_of
 from mcpd.store.index import Kind, LayerServer
-from mcpd.store.inspection import MAX_SCRIPT, SUFFIXES, Inspection, ScriptKind, inspect, kind_of
 from mcpd.store.records import LayerName, ScriptFile
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from mcpd.paths import Paths
-    from mcpd.store.mcps import Definition, McpsMap
+    from mcpd.scripts.mcps import Definition, McpsMap
 
 _log = logging.getLogger(__name__)
 
