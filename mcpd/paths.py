@@ -14,7 +14,7 @@ import warnings
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal, TypeAlias
 
 from platformdirs.unix import Unix
 
@@ -33,6 +33,9 @@ class Scope(StrEnum):
 
     USER = "user"
     SYSTEM = "system"
+
+
+LayerName: TypeAlias = Literal["user", "system", "vendor"]
 
 
 @dataclass(frozen=True, slots=True)

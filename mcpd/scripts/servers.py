@@ -10,7 +10,7 @@ import os
 import sys
 import threading
 import time
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, field
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
@@ -29,14 +29,12 @@ from mcpd.model import Manifest, check_id, load_json, printable
 from mcpd.paths import Scope
 from mcpd.scripts import contents
 from mcpd.scripts.inspection import MAX_SCRIPT, SUFFIXES, Inspection, ScriptKind, inspect, kind_of
-from mcpd.store.index import Kind, LayerServer
-from mcpd.store.records import LayerName, ScriptFile
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from pathlib import Path
 
-    from mcpd.paths import Paths
+    from mcpd.paths import LayerName, Paths
     from mcpd.scripts.mcps import Definition, McpsMap
 
 _log = logging.getLogger(__name__)
@@ -269,8 +267,36 @@ class ScriptLayer:
     scope: Scope
 
 
-_ScriptServer: TypeAlias = tuple[ScriptLayer, LayerServer]
-_CachedServer: TypeAlias = "tuple[Script | None, Definition, _ScriptServer]"
+@dataclass(frozen=True, slots=True)
+class ScriptFile:
+    """The origin of a script server."""
+
+    path: Path | None
+    """None for an entry of the mcps map that has no script."""
+    sha256: str
+    """Digest of its content, hexadecimal."""
+    contents: tuple[Path, ...]
+    """Directories where the content ids of its entry are looked up."""
+
+
+@dataclass(frozen=True, slots=True)
+class ScriptServer:
+    """A script server, possibly a broken one."""
+
+    id: str
+    """Printable id."""
+    layer: ScriptLayer
+    directory: Path
+    """Directory of its script or, without one, its state directory."""
+    file: ScriptFile
+    manifest: Manifest | None
+    """None if the server is broken."""
+    problem: str
+    document: dict[str, Any] = field(repr=False)
+    """The manifest as it was generated."""
+
+
+_CachedServer: TypeAlias = "tuple[Script | None, Definition, ScriptServer]"
 
 
 class ScriptServers:
@@ -294,11 +320,11 @@ class ScriptServers:
         self._files: dict[str, Path] = {}
         self._by_content: dict[tuple[str, str], tuple[Signature | None, Script]] = {}
         self._lock = threading.Lock()
-        self._scanned: dict[str, _ScriptServer] | None = None
+        self._scanned: dict[str, ScriptServer] | None = None
         self.version = 0
         """Changes whenever :meth:`scan` finds a difference."""
 
-    def scan(self, *, wait: bool = True) -> dict[str, _ScriptServer]:
+    def scan(self, *, wait: bool = True) -> dict[str, ScriptServer]:
         """Return all script servers by id. The mcps map has to be refreshed first.
 
         A scan in another thread can take long if scripts are new. Without *wait*, the last result is returned during
@@ -313,11 +339,11 @@ class ScriptServers:
         return self._scanned
 
     @property
-    def seen(self) -> dict[str, _ScriptServer] | None:
+    def seen(self) -> dict[str, ScriptServer] | None:
         """Result of the last :meth:`scan`; None before the first."""
         return self._scanned
 
-    def _scan(self) -> dict[str, _ScriptServer]:
+    def _scan(self) -> dict[str, ScriptServer]:
         found: dict[str, tuple[ScriptLayer, Script | None]] = {}
         hidden: dict[str, Path] = {}
         for layer, directory in self._layers:
@@ -338,7 +364,7 @@ class ScriptServers:
         stored = (script for _, script in self._by_content.values())
         self._inspections.save(chain(stored, *(directory.scripts() for _, directory in self._layers)))
         # By printable id: a key of the map may be invalid.
-        return {each[2][1].id: each[2] for each in made.values()}
+        return {each[2].id: each[2] for each in made.values()}
 
     def clash(self, server_id: str, *, installed: bool) -> str:
         """Return a message that names the script ignored because a server or another script has its id; else empty."""
@@ -350,9 +376,9 @@ class ScriptServers:
         if script is None and definition.entry.definition_cid:
             script = self._from_contents(server_id, definition.entry.definition_cid, self._contents[layer.scope])
         known = self._servers.get(server_id)
-        if known is not None and known[0] is script and known[1] is definition and known[2][0] == layer:
+        if known is not None and known[0] is script and known[1] is definition and known[2].layer == layer:
             return known
-        return script, definition, (layer, self._found(server_id, layer, script, definition))
+        return script, definition, self._found(server_id, layer, script, definition)
 
     def _from_contents(self, server_id: str, cid: str, directories: tuple[Path, ...]) -> Script:
         """Return the script that an entry names by its content; read again only if its file changed."""
@@ -391,7 +417,7 @@ class ScriptServers:
             found = Inspection(found.summary, found.version, f"{path}:{found.problem}")
         return signed, Script(server_id, path, root, kind_of(data), digest, found, is_content=True)
 
-    def _found(self, server_id: str, layer: ScriptLayer, script: Script | None, definition: Definition) -> LayerServer:
+    def _found(self, server_id: str, layer: ScriptLayer, script: Script | None, definition: Definition) -> ScriptServer:
         inspection = script.found if script is not None else Inspection()
         path = script.path if script is not None else None
         directory = script.root if script is not None else self._homes[layer.scope] / server_id
@@ -407,17 +433,7 @@ class ScriptServers:
             except Exception as error:  # noqa: BLE001 -- the same boundary
                 problem = f"{printable(server_id)}: internal error while making a server of it; see the journal"
                 _log.error("%s", problem, exc_info=error)
-        return LayerServer(
-            printable(server_id),
-            Kind.SCRIPT,
-            directory,
-            directory,
-            path or directory,
-            manifest,
-            problem,
-            document=document,
-            script=file,
-        )
+        return ScriptServer(printable(server_id), layer, directory, file, manifest, problem, document)
 
 
 def _document(server_id: str, script: Script | None, definition: Definition, file: ScriptFile) -> dict[str, Any]:

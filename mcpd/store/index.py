@@ -18,8 +18,8 @@ from mcpd.store.generations import Marker, read_marker
 from mcpd.store.records import MANIFEST
 
 if TYPE_CHECKING:
-    from mcpd.paths import Scope
-    from mcpd.store.records import LayerName, ScriptFile
+    from mcpd.paths import LayerName, Scope
+    from mcpd.scripts.servers import ScriptServer
     from mcpd.store.view import View
 
 _log = logging.getLogger(__name__)
@@ -111,8 +111,7 @@ class LayerServer:
     """Keys of sensitive values that another tool wrote into the manifest."""
     document: dict[str, Any] | None = field(default=None, repr=False)
     """The manifest as it is embedded in an index of the older form, or as generated for a script."""
-    script: ScriptFile | None = None
-    """The script, for a script server."""
+    script: ScriptServer | None = None
 
     def load(self) -> dict[str, Any]:
         """Return the manifest as it is in the file, including sensitive values.

@@ -297,7 +297,7 @@ def _remove_temporary(directory: Path) -> None:
 def _not_ours(found: LayerServer, layer: AnyLayer) -> str:
     server_id = found.id
     if found.script is not None:
-        path = found.script.path
+        path = found.script.file.path
         is_file = path is not None and path.name.rpartition(".")[0] == server_id
         return f"{server_id} is a script server; remove {path if is_file else 'its entry in the mcps map'}"
     if layer.name == "vendor":

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, Final
 
 from mcpd.scripts.mcps import NO_ENTRY, ServerEntry
 
@@ -13,22 +13,10 @@ if TYPE_CHECKING:
 
     from mcpd.files import Signature
     from mcpd.model import ConfigProperty, JsonValue, Manifest
-    from mcpd.paths import Scope
+    from mcpd.paths import LayerName, Scope
+    from mcpd.scripts.servers import ScriptFile
 
 MANIFEST: Final = "manifest.json"
-LayerName: TypeAlias = Literal["user", "system", "vendor"]
-
-
-@dataclass(frozen=True, slots=True)
-class ScriptFile:
-    """The origin of a script server."""
-
-    path: Path | None
-    """None for an entry of the mcps map that has no script."""
-    sha256: str
-    """Digest of its content, hexadecimal."""
-    contents: tuple[Path, ...]
-    """Directories where the content ids of its entry are looked up."""
 
 
 @dataclass(frozen=True, slots=True)

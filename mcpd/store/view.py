@@ -12,7 +12,7 @@ from mcpd.files import Signature, Staged, make_directory
 from mcpd.model import JsonValue, Manifest, Pointer, printable
 from mcpd.paths import Layout, Paths, Scope
 from mcpd.scripts.mcps import McpsMap
-from mcpd.scripts.servers import ScriptLayer, ScriptServers
+from mcpd.scripts.servers import ScriptLayer, ScriptServer, ScriptServers
 from mcpd.store import config
 from mcpd.store.config import ValueFiles
 from mcpd.store.index import Kind, Layer, LayerServer
@@ -76,7 +76,7 @@ class View:
         for server_id, made in scripts.items():
             # An installed server takes precedence over a script with its id.
             if server_id not in merged or merged[server_id][1].kind is Kind.NOTHING:
-                merged[server_id] = made
+                merged[server_id] = self._from_script(made)
         shown = {server_id: self._show(layer, found) for server_id, (layer, found) in merged.items()}
         for server_id in list(self._shown):  # a copy: other threads add to it
             if server_id not in shown:
@@ -95,7 +95,7 @@ class View:
         self._mcps.refresh()
         made = self._scripts.scan().get(server_id)
         if made is not None:
-            return made
+            return self._from_script(made)
         if nothing is None:
             raise NotFound(f"no server {printable(server_id)!r} is installed; 'mcpctl list' names those that are")
         return nothing
@@ -150,6 +150,24 @@ class View:
         make_directory(self.layout.installed.resolve())
         return self.own.index.stage(new)
 
+    def _from_script(self, made: ScriptServer) -> tuple[ScriptLayer, LayerServer]:
+        """Return layer and server of *made*; the same object as long as its script and its entry do not change."""
+        shown = self._shown.get(made.id)
+        if shown is not None and shown[0].script is made:
+            return made.layer, shown[0]
+        found = LayerServer(
+            made.id,
+            Kind.SCRIPT,
+            made.directory,
+            made.directory,
+            made.file.path or made.directory,
+            made.manifest,
+            made.problem,
+            document=made.document,
+            script=made,
+        )
+        return made.layer, found
+
     def _refresh_values(self) -> None:
         files = (self.secrets, *self._overlays)
         self._valued = frozenset().union(*(each.ids() for each in files))
@@ -185,7 +203,7 @@ class View:
             configured=configured,
             entry=entry,
             values=signatures,
-            script=found.script,
+            script=found.script.file if found.script is not None else None,
             manifest_path=None if is_script else found.manifest_path,
             clash=clash,
             pending=waiting[1],

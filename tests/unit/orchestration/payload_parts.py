@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Any
 from mcpd.model import Manifest
 from mcpd.paths import Paths, Scope
 from mcpd.scripts.mcps import ServerEntry
+from mcpd.scripts.servers import ScriptFile
 from mcpd.servers.orchestration.family import Family
 from mcpd.servers.orchestration.profiles import Profile
-from mcpd.store.records import InstalledServer, ScriptFile
+from mcpd.store.records import InstalledServer
 from tests.unit.store.store_trees import layout
 
 if TYPE_CHECKING:
-    from mcpd.store.records import LayerName
+    from mcpd.paths import LayerName
 
 NPM = {"type": "npm", "package": "@example/one", "version": "1.0.0"}
 STDIO = [{"type": "stdio", "command": "node", "args": ["x.js"]}]

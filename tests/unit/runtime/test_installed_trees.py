@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from world import World
 
-    from mcpd.store.records import LayerName
+    from mcpd.paths import LayerName
 
 pytestmark = pytest.mark.process
 
