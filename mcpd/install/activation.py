@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from mcpd.runtime.states import States
     from mcpd.settings import Settings
     from mcpd.store import Store
-    from mcpd.store.tool_catalog import Tools
+    from mcpd.store.lifecycle import Tools
 
 log = logging.getLogger(__name__)
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from mcpd.store import InstalledServer, Store
-    from mcpd.store.tool_catalog import Tools
+    from mcpd.store.lifecycle import Tools
 
 FIELDS: Final = ("name", "title", "description", "inputSchema", "outputSchema", "annotations")
 """Fields of a tool definition that are compared."""

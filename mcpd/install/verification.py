@@ -20,7 +20,7 @@ from mcpd.install.lockfile import LOCK_FILE, read_lock, record_tree
 from mcpd.install.trees import open_root, readable, walk
 from mcpd.install.updates import recorded_registry
 from mcpd.model import load_json
-from mcpd.store.records import MANIFEST
+from mcpd.store.config import MANIFEST
 from mcpd.threads import in_thread
 
 if TYPE_CHECKING:

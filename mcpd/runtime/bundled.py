@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from mcpd.runtime.launch import Mount
-    from mcpd.store.records import InstalledServer
+    from mcpd.store.index import InstalledServer
 
 PYTHON: Final = Path("/usr/lib/mcpd-servers/bin/python")
 """The interpreter of the package mcpd-servers."""

@@ -29,7 +29,7 @@ from mcpd.runtime import mounts, permissions
 from mcpd.runtime.guard import Guard
 from mcpd.runtime.launch import UNCONFINED_MANIFEST, Bus, LaunchSpec, Mount, MountKind, Overlay
 from mcpd.runtime.permissions import PathGrant, Permissions, parse
-from mcpd.store.records import MANIFEST
+from mcpd.store.config import MANIFEST
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -7,6 +7,7 @@ import json
 import math
 import os
 import time
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from mcpd.errors import InvalidConfig, InvalidManifest, did_you_mean, from_oserror
@@ -23,12 +24,12 @@ from mcpd.files import (
 )
 from mcpd.model import ConfigProperty, JsonValue, Manifest, Target, ValueType, check_json, dump_json, load_json
 from mcpd.model.placeholders import as_text
-from mcpd.store.records import Configuration
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from pathlib import Path
 
+MANIFEST: Final = "manifest.json"
 MAX_VALUE: Final = 64 * 1024
 """Bytes of one value as JSON."""
 
@@ -42,6 +43,18 @@ _WORDS: Final = {
     "off": False,
     "0": False,
 }
+
+
+@dataclass(frozen=True, slots=True)
+class Configuration:
+    """Public configuration of a server."""
+
+    values: dict[str, JsonValue]
+    """Default < system < user; sensitive values are absent."""
+    secrets_set: list[str]
+    """Keys of the sensitive values that are set."""
+    missing: list[ConfigProperty]
+    """Required properties without a value."""
 
 
 def merge(manifest: Manifest, layers: Iterable[Mapping[str, JsonValue]]) -> dict[str, JsonValue]:

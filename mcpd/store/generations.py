@@ -9,14 +9,14 @@ import os
 import re
 import secrets
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
 from mcpd.errors import McpdError, NotFound, from_oserror
 from mcpd.files import TEMP_MARK, TEMP_NAME, Staged, make_directory, remove_tree, sync_directory
 from mcpd.model import ID_PATTERN
-from mcpd.store.config import remove_secrets
-from mcpd.store.records import MANIFEST, Generation
+from mcpd.store.config import MANIFEST, remove_secrets
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,6 +25,15 @@ if TYPE_CHECKING:
     from mcpd.paths import Layout
 
 _log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Generation:
+    """One version of a server in its final place, being built until it is activated or discarded."""
+
+    server_id: str
+    number: int
+    path: Path
 
 
 @contextmanager

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Discovery of the servers of one layer, from ``index.json`` and by scan, in every layout that other tools use."""
+"""The servers of each layer, and all layers as one scope sees them.
+
+A layer is read from ``index.json`` and by scan, in every layout that other tools use.
+"""
 
 from __future__ import annotations
 
@@ -8,19 +11,33 @@ import os
 from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from mcpd.errors import InvalidManifest
+from mcpd.errors import InvalidConfig, InvalidManifest, NotFound
 from mcpd.files import Signature, Staged, is_missing, make_directory, read_file, settled, signature, write_atomic
-from mcpd.model import ID_PATTERN, Index, Manifest, Pointer, check_id, dump_json, load_json, parse_index, printable
+from mcpd.model import (
+    ID_PATTERN,
+    Index,
+    JsonValue,
+    Manifest,
+    Pointer,
+    check_id,
+    dump_json,
+    load_json,
+    parse_index,
+    printable,
+)
+from mcpd.paths import Layout, Paths, Scope
+from mcpd.scripts.mcps import NO_ENTRY, McpsMap, ServerEntry
+from mcpd.scripts.servers import ScriptFile, ScriptLayer, ScriptServer, ScriptServers
 from mcpd.store import config
+from mcpd.store.config import MANIFEST, Configuration, ValueFiles
 from mcpd.store.generations import Marker, read_marker
-from mcpd.store.records import MANIFEST
 
 if TYPE_CHECKING:
-    from mcpd.paths import LayerName, Scope
-    from mcpd.scripts.servers import ScriptServer
-    from mcpd.store.view import View
+    from collections.abc import Collection
+
+    from mcpd.paths import LayerName
 
 _log = logging.getLogger(__name__)
 
@@ -121,6 +138,42 @@ class LayerServer:
         if self.document is not None:
             return dict(self.document)
         return config.load(self.manifest_path)
+
+
+@dataclass(frozen=True, slots=True)
+class InstalledServer:
+    """An installed server, possibly a broken one."""
+
+    id: str
+    """Printable id. An invalid one (see ``problem``) is never used in a path."""
+    scope: Scope
+    layer: LayerName
+    manifest: Manifest | None
+    """None if the server is broken; ``config`` has no sensitive values."""
+    directory: Path
+    """``installDir``: the server's own path, the same for all its generations."""
+    generation: Path
+    """The real directory behind ``directory``."""
+    problem: str
+    """Reason why the server cannot be used; empty if it can."""
+    writable: bool
+    """True if this instance may update and remove the server."""
+    configured: bool
+    """True if all required values are set."""
+    entry: ServerEntry = NO_ENTRY
+    """The effect of the mcps map on the server."""
+    values: tuple[Signature | None, ...] = ()
+    """Signatures of the files with its values and secrets."""
+    script: ScriptFile | None = None
+    """The script, for a script server; its manifest is in no file."""
+    manifest_path: Path | None = None
+    """The manifest file, which may be outside ``directory``; None for a script server."""
+    clash: str = ""
+    """Message about a script that is ignored because it has the same id; else empty."""
+    pending: str = ""
+    """Version of the pending update; empty if there is none or it has none."""
+    pending_generation: int = 0
+    """Generation number of the pending update; 0 if there is none."""
 
 
 class Layer:
@@ -363,3 +416,200 @@ def _write_manifest(view: View, found: LayerServer, embedded: dict[str, Any]) ->
             document["config"] = shown
     make_directory(found.manifest_path.parent)
     write_atomic(found.manifest_path, config.dump(document))
+
+
+AnyLayer: TypeAlias = Layer | ScriptLayer
+"""Layer that a server belongs to."""
+_OWN: Final = frozenset({Kind.MANAGED, Kind.DIRECTORY, Kind.EMBEDDED})
+"""Kinds whose manifest this scope may write."""
+
+
+class View:
+    """The layers by falling precedence, with the overlays and secrets applied to them."""
+
+    def __init__(self, paths: Paths, scope: Scope) -> None:
+        self.scope: Final = scope
+        self.layout: Final[Layout] = paths.layout(scope)
+        layers = [
+            Layer("system", Scope.SYSTEM, paths.system.installed, paths.system.generations),
+            Layer("vendor", Scope.SYSTEM, paths.vendor, None),
+        ]
+        # Users read the values that the administrator set for vendor servers.
+        overlays = [ValueFiles(paths.system.overlay, mode=0o644, directory_mode=0o755, own=scope is Scope.SYSTEM)]
+        if scope is Scope.USER:
+            layers.insert(0, Layer("user", Scope.USER, paths.user.installed, paths.user.generations))
+            overlays.append(ValueFiles(paths.user.overlay, mode=0o600, directory_mode=0o700))
+        self.layers: Final = layers
+        self.secrets: Final = ValueFiles(self.layout.secrets, mode=0o600, directory_mode=0o700)
+        self.overlay: Final = overlays[-1]
+        """This scope's values for servers it does not own, and those kept of removed servers."""
+        self._overlays: Final = overlays
+        self._valued: frozenset[str] = frozenset()
+        """Ids of servers with values in an overlay or with secrets."""
+        self._mcps: Final = McpsMap(paths, scope)
+        self._scripts: Final = ScriptServers(paths, scope, self._mcps)
+        self._shown: dict[str, tuple[LayerServer, tuple[Signature | None, ...], InstalledServer]] = {}
+
+    @property
+    def own(self) -> Layer:
+        """Layer that this scope writes."""
+        return self.layers[0]
+
+    def all(self, *, edits: bool) -> list[InstalledServer]:
+        """Return every server once, sorted by id; without *edits*, scripts and the mcps map as last read."""
+        merged: dict[str, tuple[AnyLayer, LayerServer]] = {}
+        for layer in self.layers:
+            for server_id, found in layer.scan().items():
+                # A pointer to nothing hides no server of a lower layer.
+                if server_id not in merged or merged[server_id][1].kind is Kind.NOTHING:
+                    merged[server_id] = (layer, found)
+        self._refresh_values()
+        scripts = None if edits else self._scripts.seen
+        if scripts is None:
+            self._mcps.refresh()
+            scripts = self._scripts.scan(wait=False)
+        for server_id, made in scripts.items():
+            # An installed server takes precedence over a script with its id.
+            if server_id not in merged or merged[server_id][1].kind is Kind.NOTHING:
+                merged[server_id] = self._from_script(made)
+        shown = {server_id: self._show(layer, found) for server_id, (layer, found) in merged.items()}
+        for server_id in list(self._shown):  # a copy: other threads add to it
+            if server_id not in shown:
+                self._shown.pop(server_id, None)
+        return [shown[server_id] for server_id in sorted(shown)]
+
+    def find(self, server_id: str) -> tuple[AnyLayer, LayerServer]:
+        """Return the server *server_id* of the highest layer that has it. Raises :class:`~mcpd.errors.NotFound`."""
+        nothing: tuple[Layer, LayerServer] | None = None
+        for layer in self.layers:
+            found = layer.find(server_id)
+            if found is not None and found.kind is not Kind.NOTHING:
+                return layer, found
+            if found is not None and nothing is None:
+                nothing = layer, found
+        self._mcps.refresh()
+        made = self._scripts.scan().get(server_id)
+        if made is not None:
+            return self._from_script(made)
+        if nothing is None:
+            raise NotFound(f"no server {printable(server_id)!r} is installed; 'mcpctl list' names those that are")
+        return nothing
+
+    def show(self, layer: AnyLayer, found: LayerServer) -> InstalledServer:
+        """Return the public record of *found*, which was just found."""
+        self._refresh_values()
+        if found.script is None:
+            self._mcps.refresh()
+            self._scripts.scan(wait=False)  # to report a script with the same id
+        return self._show(layer, found)
+
+    def edits(self) -> tuple[int, int]:
+        """Return version numbers of the mcps map and of the scripts, after reading them again if they changed."""
+        self._mcps.refresh()
+        self._scripts.scan()
+        return self._mcps.version, self._scripts.version
+
+    def is_own(self, layer: AnyLayer, found: LayerServer) -> bool:
+        """Return whether this scope writes the manifest of *found*; otherwise values go to the overlay."""
+        return layer is self.own and found.kind in _OWN
+
+    def values(self, layer: AnyLayer, found: LayerServer) -> list[dict[str, JsonValue]]:
+        """Return the public values of *found* by rising precedence. Raises :class:`~mcpd.errors.InvalidConfig`."""
+        overlays = [self.overlay] if layer.scope is Scope.USER else self._overlays
+        config = found.manifest.config if found.manifest is not None else {}
+        return [config, *(overlay.read(found.id) for overlay in overlays)]
+
+    def configuration(self, layer: AnyLayer, found: LayerServer) -> Configuration:
+        """Return the public configuration of *found*. Raises errors of reading it."""
+        manifest = usable(found)
+        merged = config.merge(manifest, self.values(layer, found))
+        return config.public(manifest, merged, [*self.secrets.read(found.id), *found.exposed])
+
+    def stage_index(self, *, add: Collection[str] = (), remove: Collection[str] = ()) -> Staged | None:
+        """Prepare an index with all present servers and *add*, but without *remove*.
+
+        Returns None if the file is already the same. An index of the older form must be migrated first.
+        """
+        if self.own.index is None:
+            return None
+        old = self.own.index.read()
+        servers = {key: pointer for key, pointer in old.servers.items() if key not in remove}
+        for key in sorted({*add, *self.own.present()} - servers.keys() - set(remove)):
+            servers[key] = Pointer(str(self.layout.installed / key / MANIFEST))
+        for key in add:
+            servers[key] = replace(servers[key], location=str(self.layout.installed / key / MANIFEST), embedded=None)
+        broken = {key: raw for key, raw in old.broken.items() if printable(key) not in remove and key not in servers}
+        new = replace(old, servers=servers, broken=broken)
+        if new.to_json() == old.to_json() and self.own.index.path.exists() and not self.own.index.fault:
+            return None
+        make_directory(self.layout.installed.resolve())
+        return self.own.index.stage(new)
+
+    def _from_script(self, made: ScriptServer) -> tuple[ScriptLayer, LayerServer]:
+        """Return layer and server of *made*; the same object as long as its script and its entry do not change."""
+        shown = self._shown.get(made.id)
+        if shown is not None and shown[0].script is made:
+            return made.layer, shown[0]
+        found = LayerServer(
+            made.id,
+            Kind.SCRIPT,
+            made.directory,
+            made.directory,
+            made.file.path or made.directory,
+            made.manifest,
+            made.problem,
+            document=made.document,
+            script=made,
+        )
+        return made.layer, found
+
+    def _refresh_values(self) -> None:
+        files = (self.secrets, *self._overlays)
+        self._valued = frozenset().union(*(each.ids() for each in files))
+
+    def _show(self, layer: AnyLayer, found: LayerServer) -> InstalledServer:
+        signatures: tuple[Signature | None, ...] = ()
+        if found.id in self._valued:
+            signatures = tuple(files.signature(found.id) for files in (self.secrets, *self._overlays))
+        is_script = found.kind is Kind.SCRIPT
+        entry = self._mcps.definition(found.id, layer.scope).effective if is_script else self._mcps.entry(found.id)
+        clash = self._scripts.clash(found.id, installed=not is_script)
+        waiting = layer.held(found) if isinstance(layer, Layer) else (0, "")
+        cached = self._shown.get(found.id)
+        if cached is not None and cached[0] is found and cached[1] == signatures:
+            known = cached[2]
+            if known.entry is entry and known.clash == clash and (known.pending_generation, known.pending) == waiting:
+                return known
+        configured, problem = False, found.problem
+        if found.manifest is not None:
+            try:
+                configured = not self.configuration(layer, found).missing
+            except InvalidConfig as error:
+                problem = error.message
+        shown = InstalledServer(
+            id=found.id,
+            scope=layer.scope,
+            layer=layer.name,
+            manifest=found.manifest,
+            directory=found.directory,
+            generation=found.generation,
+            problem=problem,
+            writable=layer is self.own,
+            configured=configured,
+            entry=entry,
+            values=signatures,
+            script=found.script.file if found.script is not None else None,
+            manifest_path=None if is_script else found.manifest_path,
+            clash=clash,
+            pending=waiting[1],
+            pending_generation=waiting[0],
+        )
+        self._shown[found.id] = (found, signatures, shown)
+        return shown
+
+
+def usable(found: LayerServer) -> Manifest:
+    """Return the manifest of *found*. Raises :class:`~mcpd.errors.InvalidManifest` with the reason if there is none."""
+    if found.manifest is None:
+        raise InvalidManifest(f"{found.id} cannot be used: {found.problem}")
+    return found.manifest

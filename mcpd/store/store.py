@@ -4,18 +4,16 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from mcpd.errors import ConfigMissing, InvalidArgument, InvalidManifest, NotFound, NotSupported, ReadOnly
 from mcpd.files import Staged, WriteLock
 from mcpd.model import ConfigProperty, check_id
 from mcpd.store import config
-from mcpd.store.generations import Tree, tolerant_cleanup
-from mcpd.store.index import migrate_index
-from mcpd.store.lifecycle import Lifecycle, different_update_waits
-from mcpd.store.records import Configuration, Generation, InstalledServer, LaunchManifest
-from mcpd.store.tool_catalog import ToolFiles, Tools
-from mcpd.store.view import View, usable
+from mcpd.store.generations import Generation, Tree, tolerant_cleanup
+from mcpd.store.index import InstalledServer, View, migrate_index, usable
+from mcpd.store.lifecycle import Lifecycle, ToolFiles, Tools, different_update_waits
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -24,8 +22,20 @@ if TYPE_CHECKING:
 
     from mcpd.model import JsonValue, Manifest
     from mcpd.paths import Paths, Scope
-    from mcpd.store.index import LayerServer
-    from mcpd.store.view import AnyLayer
+    from mcpd.store.config import Configuration
+    from mcpd.store.index import AnyLayer, LayerServer
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchManifest:
+    """Manifest and values that a server is started with. Holds secrets: only for the server itself."""
+
+    manifest: Manifest
+    """The public manifest."""
+    data: bytes = field(repr=False)
+    """``manifest.json`` with all values whose target is the manifest (or a header, for remote servers)."""
+    values: dict[str, JsonValue] = field(repr=False)
+    """All values, for the targets ``env`` and ``arg``."""
 
 
 def set_values(view: View, server_id: str, changes: Mapping[str, JsonValue | None]) -> None:

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from mcpd.servers.ensembles.format.models import Agent, Ensemble
     from mcpd.servers.ensembles.format.validation import Finding
     from mcpd.servers.ensembles.library.library import Entry
-    from mcpd.store.records import Configuration
+    from mcpd.store.config import Configuration
 
 
 def list_ensembles(args: argparse.Namespace) -> int:

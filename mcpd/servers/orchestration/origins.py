@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from mcpd.model import JsonValue, Source
     from mcpd.servers.orchestration.addresses import Address
     from mcpd.servers.orchestration.family import Family
-    from mcpd.store.records import InstalledServer
+    from mcpd.store.index import InstalledServer
 
 UNKNOWN: Final = "unknown"
 """The source of what is not installed, or not run by mcpd."""

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from mcpd.model import JsonValue
     from mcpd.servers.orchestration.family import Family
     from mcpd.servers.orchestration.profiles import Profile
-    from mcpd.store.records import InstalledServer
+    from mcpd.store.index import InstalledServer
 
 SERVERS: Final = "mcpServers"
 """The only key of a payload, whatever client it is for."""

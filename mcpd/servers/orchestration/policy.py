@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from mcpd.paths import Paths
     from mcpd.servers.orchestration.family import Family
     from mcpd.servers.orchestration.origins import Origin
-    from mcpd.store.records import InstalledServer
+    from mcpd.store.index import InstalledServer
 
 MAX_POLICY: Final = 1024 * 1024
 """Bytes of one file."""

@@ -13,7 +13,7 @@ from mcpd.scripts.mcps import ServerEntry
 from mcpd.scripts.servers import ScriptFile
 from mcpd.servers.orchestration.family import Family
 from mcpd.servers.orchestration.profiles import Profile
-from mcpd.store.records import InstalledServer
+from mcpd.store.index import InstalledServer
 from tests.unit.store.store_trees import layout
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from mcpd.servers.orchestration.validation import validate
 if TYPE_CHECKING:
     from mcpd.servers.orchestration.family import Family
     from mcpd.servers.orchestration.profiles import Profile
-    from mcpd.store.records import InstalledServer
+    from mcpd.store.index import InstalledServer
 
 
 def entries(servers: list[InstalledServer], client: Family, wanted: Profile) -> dict[str, Any]:

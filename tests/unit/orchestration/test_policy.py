@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from mcpd.store.records import InstalledServer
+    from mcpd.store.index import InstalledServer
 
 STEERING = """OPENSSL_CONF OPENSSL_MODULES GCONV_PATH SSLKEYLOGFILE SSL_CERT_FILE GLIBC_TUNABLES LOCPATH TMPDIR
 PYTHONPATH SUDO_UID https_proxy HTTPS_PROXY all_proxy BROWSER NODE_OPTIONS MCPCTL_CLIENT_RUNTIME SYSTEMD_PAGER
