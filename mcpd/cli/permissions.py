@@ -12,49 +12,16 @@ from mcpd.errors import InvalidArgument, InvalidManifest
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-_CONDITION: Final = re.compile(r"(.*)\?([A-Za-z0-9_.-]+)", re.DOTALL)
 _PROPERTY: Final = re.compile(r"\{config\.([A-Za-z0-9_.-]+)")
-_BUS: Final = "session-bus:talk:"
-_WHOLE: Final = {
-    "network": "may use the network",
-    "devices": "may use the devices of this machine",
-    "mcp": "may call all your other servers",
-    "installed": "may see the installed servers and their configuration",
-}
-_BEGINNINGS: Final = {
-    "filesystem:ro:": "may read {}",
-    "filesystem:rw:": "may read and change {}",
-    "filesystem:create:": "may read and change {}, which is created for it",
-    _BUS: "may call {} on the session bus, and use everything that this program offers",
-    "mcp:": "may call the server {}",
-}
-
-
-def meaning(permission: str) -> str:
-    """Describe what *permission* grants; return an empty text for a remark for people, which grants nothing.
-
-    Raises :class:`~mcpd.errors.InvalidManifest` for an invalid permission, and for one that is never granted.
-    """
-    # Slow to import, and few commands need it.
-    from mcpd.runtime.permissions import SHARED, parse  # noqa: PLC0415
-
-    if parse("the manifest", [permission], {}).ignored:
-        return ""
-    what, condition = _conditional(permission)
-    name = what.removeprefix(_BUS)
-    words = _WHOLE.get(what) or (f"may call {name} on the session bus" if name in SHARED else "")
-    words = words or next(
-        (text.format(what.removeprefix(begin)) for begin, text in _BEGINNINGS.items() if what.startswith(begin)), ""
-    )
-    return f"{words}, while {condition} is true" if condition else words
 
 
 def described(permission: str) -> str:
     """Return one line for *permission*: the string, and what it grants."""
-    try:
-        words = meaning(permission)
-    except InvalidManifest:
-        words = f"{_refusal(permission) or 'not a permission'}: the server is not started"
+    from mcpd.runtime.permissions import explain  # noqa: PLC0415 - slow to import, and few commands need it
+
+    words, fault = explain(permission)
+    if fault:
+        words = f"{fault}: the server is not started"
     return f"{permission}  ({words or 'a remark, grants nothing'})"
 
 
@@ -71,17 +38,13 @@ def described_as(permission: str, filled_in: str) -> str:
 
 def check(permissions: Iterable[str]) -> None:
     """Raise :class:`~mcpd.errors.InvalidArgument` unless each of *permissions* grants something."""
-    for permission in permissions:
-        try:
-            words = meaning(permission)
-        except InvalidManifest:
-            words = ""
-        if not words:
-            from mcpd.runtime.permissions import KNOWN  # noqa: PLC0415 - as above
+    from mcpd.runtime.permissions import KNOWN, explain  # noqa: PLC0415 - as above
 
-            raise InvalidArgument(
-                f"--permission {permission[:200]!r}: {_refusal(permission) or f'not a permission; there are {KNOWN}'}"
-            )
+    for permission in permissions:
+        words, fault = explain(permission)
+        if not words:
+            reason = fault if fault.startswith("never") else f"not a permission; there are {KNOWN}"
+            raise InvalidArgument(f"--permission {permission[:200]!r}: {reason}")
 
 
 def missing_paths(permissions: Iterable[str], values: Mapping[str, Any], home: Path) -> Iterator[tuple[str, Path]]:
@@ -116,18 +79,3 @@ def _is_missing(path: Path) -> bool:
     except (OSError, ValueError):
         return True
     return False
-
-
-def _refusal(permission: str) -> str:
-    """Return why *permission* is never granted; empty if it can be."""
-    from mcpd.runtime.permissions import refusal  # noqa: PLC0415 - as above
-
-    what, _ = _conditional(permission)
-    reason = refusal(what.removeprefix(_BUS)) if what.startswith(_BUS) else ""
-    return reason and f"never granted, as {reason}"
-
-
-def _conditional(permission: str) -> tuple[str, str]:
-    """Split *permission* into the part before ``?KEY``, and KEY."""
-    found = _CONDITION.fullmatch(permission)
-    return (found[1], found[2]) if found else (permission, "")

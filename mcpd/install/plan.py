@@ -66,7 +66,7 @@ def required_consent(
     before = installed.manifest if installed and installed.writable and installed.manifest else None
     needs = [*_address_change(manifest, installed, kept)]
     needs += [
-        Need("permission", text, filled_in(text, manifest, given))
+        Need("permission", text, filled_in(text, manifest, given), permissions.explain(text)[0])
         for text in granted(manifest)
         if not (before and text in before.all_permissions and _grants_the_same(text, before, manifest))
     ]

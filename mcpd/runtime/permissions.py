@@ -1,20 +1,19 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The permission strings of a manifest (``docs/permissions.md``).
+"""The permission strings of a manifest: :data:`PERMISSIONS`, each optionally followed by ``?KEY``.
 
-``network`` · ``devices`` · ``filesystem:ro:PATH`` · ``filesystem:rw:PATH`` · ``filesystem:create:PATH`` ·
-``session-bus:talk:NAME`` · ``mcp`` · ``mcp:ID`` · ``installed``, each optionally followed by ``?KEY``: granted only
-while the boolean configuration value KEY is true.
+With ``?KEY`` a permission is granted only while the boolean configuration value KEY is true.
 
 Registries also put descriptions for people under ``permissions`` ("Reads your calendar", "filesystem"). A string is
-a permission if it is one of the above or begins like one that takes a value; it must then be completely valid, or the
+a permission if it is in the table or begins like one that takes an argument; it must then be completely valid, or the
 server is not started. Any other string grants nothing and is listed in :attr:`Permissions.ignored`.
 """
 
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from mcpd.errors import InvalidManifest
 from mcpd.model.base import ID_PATTERN
@@ -24,6 +23,53 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
 
     from mcpd.model import JsonValue
+
+
+class Permission(NamedTuple):
+    """One row of :data:`PERMISSIONS`."""
+
+    form: str
+    """The word, or the words and the name of the argument: a key of :data:`_ARGUMENTS`."""
+    meaning: str
+    """What a server with it may do, for people; ``{}`` stands for the argument."""
+
+    @property
+    def argument(self) -> str:
+        """Name of the argument; empty if there is none."""
+        last = self.form.rpartition(":")[2]
+        return last if last in _ARGUMENTS else ""
+
+    @property
+    def family(self) -> str:
+        """The first word."""
+        return self.form.partition(":")[0]
+
+
+PERMISSIONS: Final = (
+    Permission("network", "may use the network"),
+    Permission("devices", "may use the devices of this machine"),
+    Permission("filesystem:ro:PATH", "may read {}"),
+    Permission("filesystem:rw:PATH", "may read and change {}"),
+    Permission("filesystem:create:PATH", "may read and change {}, which is created for it"),
+    Permission("session-bus:talk:NAME", "may call {} on the session bus, and use everything that this program offers"),
+    Permission("mcp", "may call all your other servers"),
+    Permission("mcp:ID", "may call the server {}"),
+    Permission("installed", "may see the installed servers and their configuration"),
+)
+"""All permissions. :func:`parse` collects what they grant, and :mod:`mcpd.runtime.sandbox` opens it."""
+_ARGUMENTS: Final = {
+    "PATH": re.compile(r".+", re.DOTALL),
+    "NAME": re.compile(r"[A-Za-z_-][A-Za-z0-9_-]*(\.[A-Za-z_-][A-Za-z0-9_-]*)+(\.\*)?", re.ASCII),
+    "ID": ID_PATTERN,
+}
+_FORMS: Final = [each.form for each in PERMISSIONS]
+KNOWN: Final = f"{', '.join(_FORMS[:-1])} and {_FORMS[-1]}, each optionally followed by ?KEY"
+"""All permissions, for messages."""
+_SHAPED: Final = re.compile(
+    rf"({'|'.join(each.form for each in PERMISSIONS if not each.argument)})(\?\S|$)"
+    rf"|({'|'.join({each.family for each in PERMISSIONS})}):\S"
+)
+_CONDITION: Final = re.compile(r"(.*)\?([A-Za-z0-9_.-]+)", re.DOTALL)
 
 _UNITS: Final = "starts any program as the user"
 _PORTALS: Final = "opens files with the user's programs, and starts programs at the next login"
@@ -107,18 +153,6 @@ def refusal(name: str) -> str:
     return ""
 
 
-KNOWN: Final = (
-    "network, devices, filesystem:ro:PATH, filesystem:rw:PATH, filesystem:create:PATH, session-bus:talk:NAME, mcp,"
-    " mcp:ID and installed, each optionally followed by ?KEY"
-)
-"""All permissions, for messages."""
-_SHAPED: Final = re.compile(r"(network|devices|mcp|installed)(\?\S|$)|(network|devices|filesystem|session-bus|mcp):\S")
-_WORDS: Final = frozenset({"network", "devices", "installed"})
-_CONDITION: Final = re.compile(r"(.*)\?([A-Za-z0-9_.-]+)", re.DOTALL)
-_FILESYSTEM: Final = re.compile(r"filesystem:(ro|rw|create):(.+)", re.DOTALL)
-_BUS_NAME: Final = re.compile(r"[A-Za-z_-][A-Za-z0-9_-]*(\.[A-Za-z_-][A-Za-z0-9_-]*)+(\.\*)?", re.ASCII)
-
-
 @dataclass(frozen=True, slots=True)
 class PathGrant:
     """One path of a permission, with placeholders filled in, but not yet checked."""
@@ -166,53 +200,54 @@ def parse(
     Raises :class:`~mcpd.errors.InvalidManifest` for a string that begins like a permission but is invalid, that names
     a secret, or that names a bus name that no server may call, also while its condition is false.
     """
-    words: set[str] = set()
+    granted: defaultdict[str, list[str]] = defaultdict(list)
     paths: list[PathGrant] = []
-    bus_names: list[str] = []
-    mcp: set[str] | None = None
     ignored: list[str] = []
     for string in strings:
         if not _SHAPED.match(string):
             ignored.append(string)
             continue
-        permission, granted = _condition(string, values)
+        row, argument, key = _row(string)
         _refuse_secrets(server_id, string, sensitive)
-        if permission in _WORDS:
-            words |= {permission} if granted else set()
-        elif found := _FILESYSTEM.fullmatch(permission):
-            if granted:
-                named = expand(found[2], values)
-                listed = any(isinstance(values.get(key), list) for key in placeholders(found[2]))
-                paths += (
-                    PathGrant(
-                        path, found[1] != "ro", string, found[1] == "create", number if len(named) > 1 else 0, listed
-                    )
-                    for number, path in enumerate(named, 1)
-                )
-        elif permission.startswith("session-bus:talk:") and _BUS_NAME.fullmatch(permission[17:]):
-            if reason := refusal(permission[17:]):
-                raise InvalidManifest(f"{server_id}: permission {string[:200]!r} is never granted: {reason}")
-            bus_names += [permission[17:]] * granted
-        elif permission == "mcp" or (permission.startswith("mcp:") and ID_PATTERN.fullmatch(permission[4:])):
-            if granted:
-                mcp = (mcp or set()) | {permission[4:]}
-        else:
+        if row is None:
             raise InvalidManifest(f"{server_id}: {string[:200]!r} is not a permission; there are {KNOWN}")
+        if row.argument == "NAME" and (reason := refusal(argument)):
+            raise InvalidManifest(f"{server_id}: permission {string[:200]!r} is never granted: {reason}")
+        if key and values.get(key) is not True:
+            continue
+        granted[row.family].append(argument)
+        if row.argument == "PATH":
+            mode = row.form.split(":")[1]
+            named = expand(argument, values)
+            listed = any(isinstance(values.get(key), list) for key in placeholders(argument))
+            paths += (
+                PathGrant(path, mode != "ro", string, mode == "create", number if len(named) > 1 else 0, listed)
+                for number, path in enumerate(named, 1)
+            )
+    mcp = granted.get("mcp")
     return Permissions(
-        network="network" in words,
-        devices="devices" in words,
+        network="network" in granted,
+        devices="devices" in granted,
         paths=tuple(paths),
-        bus_names=tuple(dict.fromkeys(bus_names)),
-        mcp=None if mcp is None else () if "" in mcp else tuple(sorted(mcp)),
-        installed="installed" in words,
+        bus_names=tuple(dict.fromkeys(granted["session-bus"])),
+        mcp=None if mcp is None else () if "" in mcp else tuple(sorted(set(mcp))),
+        installed="installed" in granted,
         ignored=tuple(ignored),
     )
 
 
-def problems(server_id: str, strings: Iterable[str]) -> list[str]:
-    """Return a warning for each of *strings* that grants nothing."""
-    ignored = parse(server_id, strings, {}).ignored
-    return [f"{server_id}: {text[:200]!r} is not a permission and grants nothing" for text in ignored]
+def explain(string: str) -> tuple[str, str]:
+    """Return what *string* grants and what keeps it from being granted, for people; both are empty for a remark."""
+    if not _SHAPED.match(string):
+        return "", ""
+    row, argument, key = _row(string)
+    if row is None:
+        return "", "not a permission"
+    if row.argument == "NAME" and (reason := refusal(argument)):
+        return "", f"never granted, as {reason}"
+    # Of a shared name only one interface is granted.
+    meaning = row.meaning.partition(",")[0] if argument in SHARED else row.meaning
+    return meaning.format(argument) + (f", while {key} is true" if key else ""), ""
 
 
 def _refuse_secrets(server_id: str, string: str, sensitive: Collection[str]) -> None:
@@ -224,7 +259,12 @@ def _refuse_secrets(server_id: str, string: str, sensitive: Collection[str]) -> 
             )
 
 
-def _condition(string: str, values: Mapping[str, JsonValue]) -> tuple[str, bool]:
-    """Return *string* without its ``?KEY``, and whether KEY is true."""
+def _row(string: str) -> tuple[Permission | None, str, str]:
+    """Return the row of *string*, None if it is invalid, with its argument and the key of its condition."""
     found = _CONDITION.fullmatch(string)
-    return (found[1], values.get(found[2]) is True) if found else (string, True)
+    permission, key = (found[1], found[2]) if found else (string, "")
+    for row in PERMISSIONS:
+        argument = permission.removeprefix(row.form.removesuffix(row.argument))
+        if argument != permission and (_ARGUMENTS[row.argument].fullmatch(argument) if row.argument else not argument):
+            return row, argument, key
+    return None, "", key

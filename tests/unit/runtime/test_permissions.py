@@ -1,10 +1,13 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 
 from mcpd.errors import InvalidManifest
-from mcpd.runtime.permissions import PathGrant, expand, parse, problems
+from mcpd.runtime.permissions import PERMISSIONS, PathGrant, Permission, expand, explain, parse
 
 
 def test_each_permission_grants_what_it_says() -> None:
@@ -136,7 +139,6 @@ def test_words_for_people_grant_nothing_and_are_reported(text: str) -> None:
     granted = parse("s", [text], {})
     assert granted.ignored == (text,)
     assert (granted.network, granted.devices, granted.paths, granted.mcp) == (False, False, (), None)
-    assert problems("s", [text, "network"]) == [f"s: {text!r} is not a permission and grants nothing"]
 
 
 def test_expand_fills_in_every_placeholder() -> None:
@@ -151,3 +153,19 @@ def test_permission_that_names_a_secret_refuses_the_server() -> None:
         parse("s", ["filesystem:ro:/x/{config.token}"], {"token": "s3cr3t"}, sensitive={"token"})
     assert "s3cr3t" not in caught.value.message
     assert parse("s", ["filesystem:ro:{config.place}"], {"place": "/x"}, sensitive={"token"}).paths
+
+
+def test_the_documentation_lists_all_permissions_and_begins_with_what_they_grant() -> None:
+    text = Path(__file__).parents[3].joinpath("docs/permissions.md").read_text()
+    table = text[text.index("| string |") :].partition("\n\n")[0]
+    rows = re.findall(r"^\| `(.+?)` \| (.+) \|$", table, re.MULTILINE)
+    assert [form for form, _ in rows] == [each.form for each in PERMISSIONS]
+    for (_, documented), each in zip(rows, PERMISSIONS, strict=True):
+        assert documented.startswith(each.meaning.format(each.argument))
+
+
+@pytest.mark.parametrize("each", PERMISSIONS, ids=lambda each: each.form)
+def test_every_permission_is_parsed_and_explained(each: Permission) -> None:
+    text = each.form.replace("NAME", "org.example.App")
+    assert parse("s", [text], {}) not in (parse("s", [], {}), parse("s", [f"{text}?key"], {}))
+    assert explain(f"{text}?key") == (f"{explain(text)[0]}, while key is true", "")
