@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import json
+import os
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -22,6 +23,12 @@ def put(directory: Path, name: str, text: str = HELLO) -> Path:
 def write(path: Path, data: object) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(data if isinstance(data, str) else json.dumps(data))
+
+
+def age(*paths: Path) -> None:
+    """Make files so old that a later change is certain to show."""
+    for path in paths:
+        os.utime(path, (1, 1))
 
 
 def listed(store: Store) -> dict[str, InstalledServer]:

@@ -23,7 +23,7 @@ HELLO = b"hello, world\n"
 LONG = b"x" * 65
 
 
-def test_C16_ids_are_the_ones_that_others_compute() -> None:
+def test_ids_are_those_that_other_tools_compute() -> None:
     assert content_id(HELLO) == hashlib.sha256(HELLO).hexdigest()
     assert content_id_256t(b"") == "AAAAAAAA"
     assert content_id_256t(b"Hi!") == "AAAAAAAD" + "SGkh"
@@ -33,7 +33,7 @@ def test_C16_ids_are_the_ones_that_others_compute() -> None:
 
 
 @given(st.binary(max_size=200))
-def test_C16_every_id_of_a_content_is_one_with_the_scheme_and_without(data: bytes) -> None:
+def test_every_id_is_valid_with_and_without_the_scheme(data: bytes) -> None:
     for name in (content_id(data), content_id_256t(data)):
         assert parse(name) == parse(f"cid://{name}") == name
         assert is_content_id(name)
@@ -41,12 +41,12 @@ def test_C16_every_id_of_a_content_is_one_with_the_scheme_and_without(data: byte
 
 
 @given(st.binary(max_size=64))
-def test_C16_a_short_content_is_in_its_256t_id(data: bytes) -> None:
+def test_a_short_content_is_in_its_256t_id(data: bytes) -> None:
     assert read(content_id_256t(data), []) == data
 
 
 @given(st.text(max_size=120) | st.from_regex(r"(cid://)?[A-Za-z0-9_-]{0,100}", fullmatch=True))
-def test_C16_what_is_no_id_is_refused_and_what_is_one_is_a_plain_file_name(text: str) -> None:
+def test_an_id_is_a_plain_file_name_and_anything_else_is_refused(text: str) -> None:
     if not is_content_id(text):
         with pytest.raises(InvalidArgument, match="is not a content id"):
             parse(text)
@@ -64,13 +64,13 @@ def test_C16_what_is_no_id_is_refused_and_what_is_one_is_a_plain_file_name(text:
         "AAAAAAADSGkhIQ", "AAAAAAABSR", "AAAAAAAA====", "cid://cid://AAAAAAAA", "AAAAAABB" + "A" * 85, "AAAAAAAÄ",
     ],
 )  # fmt: skip
-def test_C16_near_misses_are_refused(text: str) -> None:
+def test_near_misses_are_refused(text: str) -> None:
     with pytest.raises(InvalidArgument):
         read(text, [])
 
 
 @given(data=st.binary(max_size=300))
-def test_C16_what_was_written_is_read_under_both_names(data: bytes, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_content_is_read_under_both_names(data: bytes, tmp_path_factory: pytest.TempPathFactory) -> None:
     store = tmp_path_factory.mktemp("cas")
     name = write(store, data)
     assert write(store, data) == name == content_id(data)
@@ -87,7 +87,7 @@ def test_T1_3_an_id_is_looked_for_in_one_directory_after_the_other(tmp_path: Pat
     assert str(tmp_path / "missing") in caught.value.message
 
 
-def test_C16_content_that_is_not_what_its_name_says_is_not_read(tmp_path: Path) -> None:
+def test_content_that_does_not_match_its_name_is_refused(tmp_path: Path) -> None:
     name = write(tmp_path / "own", LONG)
     (tmp_path / "own" / name).write_bytes(b"y" * 65)
     for one in (name, content_id_256t(LONG)):
@@ -99,7 +99,7 @@ def test_C16_content_that_is_not_what_its_name_says_is_not_read(tmp_path: Path) 
     assert read(content_id_256t(LONG), [tmp_path / "own"]) == LONG
 
 
-def test_C16_what_is_too_large_in_one_directory_is_found_in_the_next(tmp_path: Path) -> None:
+def test_content_that_is_too_large_in_one_directory_is_found_in_the_next(tmp_path: Path) -> None:
     name = write(tmp_path / "system", LONG)
     (tmp_path / "own").mkdir()
     for one in (name, content_id_256t(LONG)):
@@ -109,7 +109,7 @@ def test_C16_what_is_too_large_in_one_directory_is_found_in_the_next(tmp_path: P
             read(one, [tmp_path / "own"], 100)
 
 
-def test_C16_what_stands_in_the_place_of_a_content_harms_nothing(tmp_path: Path) -> None:
+def test_another_file_in_the_place_of_a_content_is_replaced_or_refused(tmp_path: Path) -> None:
     name, outside = content_id(LONG), tmp_path / "outside"
     os.mkfifo(tmp_path / name)
     with pytest.raises(InvalidManifest, match="not a regular file"):
@@ -125,7 +125,7 @@ def test_C16_what_stands_in_the_place_of_a_content_harms_nothing(tmp_path: Path)
         write(tmp_path, HELLO)
 
 
-def test_C16_limits_count_for_all_forms(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_limits_apply_to_all_forms_of_ids(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(tmp_path, LONG)
     for name in (content_id(LONG), content_id_256t(LONG)):
         assert read(name, [tmp_path], 65) == LONG

@@ -105,7 +105,7 @@ def test_T10_5_a_transform_that_was_built_loads_from_its_content_id(project: Pat
     assert namespace["generate_tools"]("jq", {}) == [{"name": "jq"}]
 
 
-def test_C16_what_is_built_already_stays_and_has_to_be_there(project: Path, tmp_path: Path) -> None:
+def test_content_ids_in_a_source_stay_and_must_exist(project: Path, tmp_path: Path) -> None:
     own, others = tmp_path / "own", tmp_path / "others"
     name = write(others, TOOLS.encode())
     document = {"a": {"tools_transform_cid": name, "resources": {"r": {"uri": f"cid://{name}"}}}}
@@ -117,7 +117,7 @@ def test_C16_what_is_built_already_stays_and_has_to_be_there(project: Path, tmp_
     assert text.count("mcpctl mcps build") == 2
 
 
-def test_C16_a_script_in_its_own_id_is_stored_where_it_is_looked_for(project: Path, tmp_path: Path) -> None:
+def test_a_script_in_its_own_id_is_stored(project: Path, tmp_path: Path) -> None:
     script = b"#!/bin/sh\necho hi\n"
     document = {"hi": {"definition_cid": content_id_256t(script)}}
     assert build(source(project, document), tmp_path / "cas").map == document
@@ -153,13 +153,13 @@ def test_T10_5_what_a_map_names_is_looked_at(tmp_path: Path) -> None:
     assert '"source": "file:…"' in said
 
 
-def test_a_file_is_a_source_and_no_uri(project: Path) -> None:
+def test_a_file_is_a_source_and_not_a_uri(project: Path) -> None:
     said = fault(project, {"a": {"resources": {"logo": {"uri": "file:logo.png"}}}})
     assert "mcps.source.json:2: entry 'a': resources.logo.uri: file:logo.png is not a URI" in said
     assert '"source": "file:…"' in said
 
 
-def test_a_rule_may_find_more(project: Path) -> None:
+def test_a_rule_may_report_further_faults(project: Path) -> None:
     def rule(server_id: str, entry: McpsEntry) -> None:
         if entry.permissions:
             raise InvalidManifest(f"{server_id}: no permissions here")

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 ONE = "com.example.one"
 
 
-def test_S22_S29_defaults_apply_until_a_value_is_set(user: Store) -> None:
+def test_defaults_apply_until_a_value_is_set(user: Store) -> None:
     install(user)
     assert user.config(ONE).values == {"timeout": "30"}
     user.set_config(ONE, {"timeout": "60", "endpoint": "x"})
@@ -33,15 +33,7 @@ def test_S22_S29_defaults_apply_until_a_value_is_set(user: Store) -> None:
     assert user.config(ONE).values == {"timeout": "30", "endpoint": "x"}
 
 
-def test_S30_set_config_persists_to_the_manifest(paths: Paths, user: Store) -> None:
-    install(user, note={"kept": True})
-    user.set_config(ONE, {"endpoint": "x"})
-    manifest = json.loads((paths.user.installed / ONE / "manifest.json").read_text())
-    assert manifest["config"] == {"endpoint": "x"}
-    assert manifest["note"] == {"kept": True}
-
-
-def test_S21_a_required_value_that_is_missing_stops_the_launch(user: Store) -> None:
+def test_a_required_value_that_is_missing_stops_the_launch(user: Store) -> None:
     install(user)
     assert [p.key for p in user.config(ONE).missing] == ["api_key"]
     assert not user.get(ONE).configured
@@ -54,7 +46,7 @@ def test_S21_a_required_value_that_is_missing_stops_the_launch(user: Store) -> N
     assert not user.get(ONE).configured
 
 
-def test_C21_secrets_are_in_no_file_others_may_read(paths: Paths, user: Store, tmp_path: Path) -> None:
+def test_secrets_are_in_no_file_others_may_read(paths: Paths, user: Store, tmp_path: Path) -> None:
     install(user, config={"api_key": "hush-hush"})
     user.set_config(ONE, {"endpoint": "x"})
     install(user, version="2")
@@ -68,7 +60,7 @@ def test_C21_secrets_are_in_no_file_others_may_read(paths: Paths, user: Store, t
     assert stat.S_IMODE(secret.parent.stat().st_mode) == 0o700
 
 
-def test_C20_the_server_sees_all_values_in_its_manifest(paths: Paths, user: Store) -> None:
+def test_the_server_sees_all_values_in_its_manifest(paths: Paths, user: Store) -> None:
     install(user, config={"api_key": "hush"})
     user.set_config(ONE, {"endpoint": "x"})
     launch = user.launch_manifest(ONE)
@@ -311,7 +303,8 @@ def test_only_the_values_of_another_scope_may_be_out_of_reach(
     install(user)
     install(system, "other")
     monkeypatch.setattr(config, "read_file", denied("user", "system"))
-    assert [bool(user.get(server_id).problem) for server_id in ("other", ONE)] == [True, True]
+    fresh = Store(paths, Scope.USER)
+    assert [bool(fresh.get(server_id).problem) for server_id in ("other", ONE)] == [True, True]
     monkeypatch.setattr(config, "read_file", denied("system"))
     again = Store(paths, Scope.USER)
     assert [again.get(server_id).problem for server_id in ("other", ONE)] == ["", ""]

@@ -109,7 +109,7 @@ def test_a_kill_at_any_step_leaves_the_old_or_the_new_state(scenario: str, work:
     assert seen == {repr(old), repr(new)}
 
 
-def test_a_generation_a_living_process_builds_is_spared(tmp_path: Path) -> None:
+def test_recovery_spares_a_generation_that_a_living_process_builds(tmp_path: Path) -> None:
     store = Store(paths_below(tmp_path), Scope.USER)
     generation = store.new_generation(ONE)
     (generation.path / "file").write_text("x")
@@ -118,7 +118,7 @@ def test_a_generation_a_living_process_builds_is_spared(tmp_path: Path) -> None:
     assert (generation.path / "file").read_text() == "x"
 
 
-def test_recover_goes_back_to_a_generation_that_is_left(tmp_path: Path) -> None:
+def test_recovery_goes_back_to_a_generation_that_is_left(tmp_path: Path) -> None:
     SCENARIOS["update-prunes"][0](tmp_path)
     paths = paths_below(tmp_path)
     shutil.rmtree(paths.user.generations / ONE / "3")
@@ -130,6 +130,6 @@ def test_recover_goes_back_to_a_generation_that_is_left(tmp_path: Path) -> None:
     assert found[0] == "2"
 
 
-def test_recover_of_nothing_makes_nothing(tmp_path: Path) -> None:
+def test_recovery_of_nothing_creates_nothing(tmp_path: Path) -> None:
     Store(paths_below(tmp_path), Scope.USER).recover()
     assert list(tmp_path.iterdir()) == []

@@ -63,7 +63,7 @@ def test_old_generations_are_pruned(paths: Paths) -> None:
 
 
 @pytest.mark.parametrize(("keep", "back_to"), [(1, 1), (3, 1)])
-def test_the_generation_in_use_until_now_stays_until_the_new_one_has_proved_itself(
+def test_the_previous_generation_stays_until_the_new_one_has_passed_its_trial(
     paths: Paths, keep: int, back_to: int
 ) -> None:
     store = Store(paths, Scope.USER, keep_generations=keep)
@@ -78,7 +78,7 @@ def test_the_generation_in_use_until_now_stays_until_the_new_one_has_proved_itse
     assert store.generations(ONE) == list(range(2, keep + 2))
 
 
-def test_what_is_on_trial_costs_no_generation_unless_it_stays(paths: Paths) -> None:
+def test_a_generation_on_trial_displaces_no_other_until_it_passes(paths: Paths) -> None:
     store = Store(paths, Scope.USER, keep_generations=2)
     for version in ("1", "2"):
         install(store, version=version)
@@ -214,7 +214,7 @@ def test_removal_uncovers_the_server_of_the_lower_layer(user: Store, system: Sto
     assert user.get(ONE).layer == "system"
 
 
-def test_tools_belong_to_a_generation(user: Store) -> None:
+def test_a_tool_catalog_belongs_to_a_generation(user: Store) -> None:
     install(user)
     assert user.tools(ONE) is None
     user.set_tools(ONE, [{"name": "add"}])
@@ -292,7 +292,7 @@ def test_changes_by_many_threads_all_happen(paths: Paths) -> None:
     assert stores[0].config(ONE).values == dict.fromkeys(keys, 9)
 
 
-def test_listing_while_other_threads_look_at_new_servers(paths: Paths, user: Store) -> None:
+def test_listing_while_other_threads_find_new_servers(paths: Paths, user: Store) -> None:
     """A listing drops what it keeps of servers that are gone, while others add to it."""
     for number in range(100):
         foreign(paths.user.installed, f"stays{number}")
@@ -324,7 +324,7 @@ def test_listing_while_other_threads_look_at_new_servers(paths: Paths, user: Sto
     assert faults == []
 
 
-def test_what_cannot_be_removed_is_named(paths: Paths, user: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_removal_names_the_server(paths: Paths, user: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(path: Path) -> None:
         raise PermissionError(errno.EACCES, "Permission denied", str(path))
 

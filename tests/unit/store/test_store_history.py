@@ -42,7 +42,7 @@ def approve(store: Store, number: int) -> InstalledServer:
     return store.get(ONE)
 
 
-def test_a_held_generation_is_seen_and_not_used(user: Store) -> None:
+def test_a_pending_update_is_listed_and_not_used(user: Store) -> None:
     install(user)
     assert (user.get(ONE).pending, user.get(ONE).pending_generation) == ("", 0)
     assert hold(user) == 2
@@ -56,7 +56,7 @@ def test_a_held_generation_is_seen_and_not_used(user: Store) -> None:
     assert user.generation_manifest(ONE, 2).version == "2"
 
 
-def test_nothing_goes_back_to_what_waits(user: Store) -> None:
+def test_a_rollback_never_activates_a_pending_update(user: Store) -> None:
     install(user)
     hold(user)
     with pytest.raises(NotFound, match="earlier"):
@@ -65,7 +65,7 @@ def test_nothing_goes_back_to_what_waits(user: Store) -> None:
         user.rollback(ONE, 2)
 
 
-def test_what_waits_survives_pruning_and_recovery_and_costs_no_earlier_generation(paths: Paths) -> None:
+def test_a_pending_update_survives_pruning_and_recovery_and_displaces_no_earlier_generation(paths: Paths) -> None:
     store = Store(paths, Scope.USER, keep_generations=2)
     install(store, version="1")
     install(store, version="2")
@@ -76,7 +76,7 @@ def test_what_waits_survives_pruning_and_recovery_and_costs_no_earlier_generatio
     assert store.held(ONE) == 3
 
 
-def test_approval_puts_it_into_use_with_the_configuration_of_today(user: Store) -> None:
+def test_an_approved_update_runs_with_the_current_configuration(user: Store) -> None:
     install(user, config={"api_key": "a", "endpoint": "x"})
     number = hold(user, config={"endpoint": "given", "timeout": 7})
     user.set_config(ONE, {"endpoint": "y"})
@@ -92,7 +92,7 @@ def test_approval_puts_it_into_use_with_the_configuration_of_today(user: Store) 
     assert user.rollback(ONE, 2).generation.name == "2"
 
 
-def test_only_what_was_looked_at_is_approved_of(user: Store) -> None:
+def test_only_the_generation_that_was_named_is_approved(user: Store) -> None:
     install(user)
     with pytest.raises(NotFound, match="waits"):
         user.approve(ONE, 2)
@@ -102,7 +102,7 @@ def test_only_what_was_looked_at_is_approved_of(user: Store) -> None:
     assert user.active_generation(ONE) == 1
 
 
-def test_the_number_of_what_was_dropped_is_not_given_again(user: Store) -> None:
+def test_the_number_of_a_dropped_update_is_not_used_again(user: Store) -> None:
     install(user)
     hold(user)
     with pytest.raises(InvalidArgument, match="generation 2 waits for approval, not 3"):
@@ -117,7 +117,7 @@ def test_the_number_of_what_was_dropped_is_not_given_again(user: Store) -> None:
         user.approve(ONE, 2)
 
 
-def test_another_update_takes_the_place_of_the_one_that_waits(paths: Paths, user: Store) -> None:
+def test_a_newer_update_replaces_the_pending_one(paths: Paths, user: Store) -> None:
     install(user)
     hold(user, "2", TOOLS)
     assert user.get(ONE).pending == "2"
@@ -126,7 +126,7 @@ def test_another_update_takes_the_place_of_the_one_that_waits(paths: Paths, user
     assert names_in(paths.user.generations / ONE) == ["1", "3", "held"]
 
 
-def test_what_waits_is_superseded_once_a_newer_generation_has_proved_itself(paths: Paths, user: Store) -> None:
+def test_a_pending_update_is_removed_once_a_newer_generation_has_passed_its_trial(paths: Paths, user: Store) -> None:
     install(user)
     hold(user)
     install(user, version="3")
@@ -141,7 +141,7 @@ def test_what_waits_is_superseded_once_a_newer_generation_has_proved_itself(path
     assert names_in(paths.user.generations / ONE) == ["1", "3"]
 
 
-def test_what_was_active_can_be_held_once_another_one_is(user: Store) -> None:
+def test_a_generation_can_be_held_once_another_one_is_active(user: Store) -> None:
     install(user)
     active = install(user, version="2")
     generation = Generation(ONE, 2, active.generation)
@@ -157,7 +157,7 @@ def test_what_was_active_can_be_held_once_another_one_is(user: Store) -> None:
         user.rollback(ONE, 2)
 
 
-def test_no_update_of_what_is_not_installed_waits(user: Store, system: Store, tmp_path: Path) -> None:
+def test_an_update_of_a_server_that_is_not_installed_cannot_be_held(user: Store, system: Store, tmp_path: Path) -> None:
     install(system)
     generation = user.new_generation(ONE)
     with pytest.raises(NotFound, match="not installed"):
@@ -166,7 +166,7 @@ def test_no_update_of_what_is_not_installed_waits(user: Store, system: Store, tm
     assert ONE not in names_in(tmp_path / "user/share/generations")
 
 
-def test_sensitive_values_given_with_an_update_that_waits_stay_secret(user: Store, tmp_path: Path) -> None:
+def test_secrets_given_with_a_pending_update_stay_secret(user: Store, tmp_path: Path) -> None:
     install(user)
     hold(user, config={"api_key": "hush"})
     assert "hush" not in text_of_tree(tmp_path)
@@ -177,7 +177,7 @@ def test_sensitive_values_given_with_an_update_that_waits_stay_secret(user: Stor
     assert user.launch_manifest(ONE).values["api_key"] == "hush"
 
 
-def test_an_update_of_another_tools_server_can_wait(paths: Paths, user: Store) -> None:
+def test_an_update_of_another_tools_server_can_be_held(paths: Paths, user: Store) -> None:
     foreign(paths.user.installed, config={"api_key": "hush", "endpoint": "x"})
     number = hold(user)
     assert user.get(ONE).pending_generation == number == user.held(ONE)
@@ -187,14 +187,14 @@ def test_an_update_of_another_tools_server_can_wait(paths: Paths, user: Store) -
     assert (user.rollback(ONE).generation / "server.py").read_text() == "# foreign\n"
 
 
-def test_users_see_what_waits_for_the_whole_system(user: Store, system: Store) -> None:
+def test_users_see_pending_updates_of_the_system(user: Store, system: Store) -> None:
     install(system)
     hold(system)
     assert user.get(ONE).pending == "2"
     assert user.held(ONE) is None
 
 
-def test_removal_takes_what_waits_along(paths: Paths, user: Store, tmp_path: Path) -> None:
+def test_a_removal_removes_the_pending_update(paths: Paths, user: Store, tmp_path: Path) -> None:
     install(user)
     hold(user, tools=TOOLS)
     user.remove(ONE)
@@ -207,14 +207,14 @@ def test_removal_takes_what_waits_along(paths: Paths, user: Store, tmp_path: Pat
     assert names_in(paths.user.generations) == [".lock"]
 
 
-def test_what_waits_and_names_no_version_is_told_by_its_generation(user: Store) -> None:
+def test_a_pending_update_without_a_version_is_shown_by_its_generation(user: Store) -> None:
     install(user)
     hold(user, "")
     assert (user.get(ONE).pending, user.get(ONE).pending_generation) == ("", 2)
 
 
 @pytest.mark.parametrize("target", ["../1", "1", "x", "/", "0", "9" * 30, "nothing"])
-def test_a_mark_that_makes_no_sense_holds_nothing(paths: Paths, user: Store, target: str) -> None:
+def test_an_invalid_marker_is_ignored(paths: Paths, user: Store, target: str) -> None:
     install(user)
     (paths.user.generations / ONE / "held").symlink_to(target)
     assert user.held(ONE) is None
@@ -225,7 +225,7 @@ def test_a_mark_that_makes_no_sense_holds_nothing(paths: Paths, user: Store, tar
     assert ONE not in names_in(paths.user.generations)
 
 
-def test_a_broken_manifest_of_what_waits_is_refused(user: Store) -> None:
+def test_a_pending_update_with_a_broken_manifest_is_refused(user: Store) -> None:
     install(user)
     hold(user)
     (user.generation_path(ONE, 2) / "manifest.json").write_text("{")
@@ -236,7 +236,7 @@ def test_a_broken_manifest_of_what_waits_is_refused(user: Store) -> None:
     user.drop_held(ONE)
 
 
-def test_tools_of_any_generation(user: Store) -> None:
+def test_each_generation_has_its_own_tool_catalog(user: Store) -> None:
     install(user)
     user.set_tools(ONE, [])
     number = hold(user, tools=TOOLS)
@@ -249,7 +249,7 @@ def test_tools_of_any_generation(user: Store) -> None:
             call(ONE, 9)
 
 
-def test_pinning_is_said_in_the_manifest(user: Store) -> None:
+def test_the_pin_is_in_the_manifest(user: Store) -> None:
     origin = {"registry": "https://registry.test", "pinned": False, "else": 1}
     install(user, origin=origin, config={"api_key": "a", "endpoint": "x"})
     for pinned in (True, False):
@@ -286,7 +286,7 @@ def test_a_server_stays_pinned_whichever_version_is_chosen(user: Store) -> None:
     assert not is_pinned()
 
 
-def test_pinning_another_tools_server_keeps_its_secrets_out_of_sight(paths: Paths, user: Store, tmp_path: Path) -> None:
+def test_pinning_another_tools_server_hides_its_secrets(paths: Paths, user: Store, tmp_path: Path) -> None:
     foreign(paths.user.installed, config={"api_key": "hush"}, theirs={"a": 1})
     user.set_pinned(ONE, True)
     found = json.loads(user.manifest_path(ONE).read_text())
@@ -296,7 +296,7 @@ def test_pinning_another_tools_server_keeps_its_secrets_out_of_sight(paths: Path
     assert user.launch_manifest(ONE).values["api_key"] == "hush"
 
 
-def test_what_this_scope_does_not_write_cannot_be_pinned(paths: Paths, user: Store, system: Store) -> None:
+def test_servers_that_this_scope_does_not_write_cannot_be_pinned(paths: Paths, user: Store, system: Store) -> None:
     with pytest.raises(NotFound):
         user.set_pinned(ONE, True)
     install(system)
@@ -312,7 +312,7 @@ def test_what_this_scope_does_not_write_cannot_be_pinned(paths: Paths, user: Sto
         user.set_pinned("odd", True)
 
 
-def test_a_generation_on_trial_is_taken_back_unless_it_proves_itself(paths: Paths) -> None:
+def test_a_generation_whose_trial_was_interrupted_is_rolled_back(paths: Paths) -> None:
     def try_out(version: str) -> Store:
         store = Store(paths, Scope.USER)
         generation = store.new_generation(ONE)
@@ -347,7 +347,9 @@ def test_a_generation_on_trial_is_taken_back_unless_it_proves_itself(paths: Path
     assert (store.active_generation(ONE), store.held(ONE)) == (4, 5)
 
 
-def test_what_proved_itself_stays_although_others_write(paths: Paths, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_generation_that_passed_its_trial_stays_while_others_hold_the_lock(
+    paths: Paths, monkeypatch: pytest.MonkeyPatch
+) -> None:
     store = Store(paths, Scope.USER)
     install(store)
     generation = store.new_generation(ONE)

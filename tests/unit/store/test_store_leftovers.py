@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Removing trees that somebody else made, and a start that no leftover can prevent."""
+"""Removal of trees of others, and recovery from leftovers at start."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_a_tree_deeper_than_python_recurses_and_longer_than_a_path_is_removed(tm
     assert names_in(tmp_path) == []
 
 
-def test_what_links_in_a_removed_tree_point_at_stays(tmp_path: Path) -> None:
+def test_the_targets_of_links_in_a_removed_tree_stay(tmp_path: Path) -> None:
     nest(tmp_path / "outside", 2)
     nest(tmp_path / "tree", 2)
     (tmp_path / "tree/link").symlink_to("../outside")
@@ -93,7 +93,7 @@ def test_a_deep_leftover_of_an_installation_is_removed_at_the_next_start(
 
 
 @pytest.mark.parametrize("fault", [RecursionError("too deep"), PermissionError(1, "immutable")])
-def test_a_leftover_that_cannot_be_removed_keeps_nothing_else_from_being_put_in_order(
+def test_a_leftover_that_cannot_be_removed_stops_no_other_cleanup(
     user: Store,
     paths: Paths,
     fault: Exception,

@@ -26,12 +26,12 @@ def listed(store: Store) -> list[tuple[str, str, str]]:
     return [(s.id, s.layer, s.manifest.version if s.manifest else s.problem) for s in store.list()]
 
 
-def test_S25_list_of_nothing_is_empty_and_makes_nothing(user: Store, tmp_path: Path) -> None:
+def test_an_empty_list_creates_nothing(user: Store, tmp_path: Path) -> None:
     assert user.list() == []
     assert list(tmp_path.iterdir()) == []
 
 
-def test_S8_user_wins_over_system_and_system_over_vendor(paths: Paths, user: Store, system: Store) -> None:
+def test_user_wins_over_system_and_system_over_vendor(paths: Paths, user: Store, system: Store) -> None:
     for server_id in ("a", "b", "c"):
         foreign(paths.vendor, server_id, "vendor")
     for server_id in ("a", "b"):
@@ -43,7 +43,7 @@ def test_S8_user_wins_over_system_and_system_over_vendor(paths: Paths, user: Sto
     assert [s.writable for s in system.list()] == [True, True, False]
 
 
-def test_S15_S16_index_and_manifest_are_the_formats_of_the_seed(paths: Paths, user: Store) -> None:
+def test_index_and_manifest_are_in_the_format_that_other_tools_read(paths: Paths, user: Store) -> None:
     server = install(user)
     place = paths.user.installed / "com.example.one"
     index = json.loads((paths.user.installed / "index.json").read_text())
@@ -56,7 +56,7 @@ def test_S15_S16_index_and_manifest_are_the_formats_of_the_seed(paths: Paths, us
     assert user.manifest_path("com.example.one") == place / "manifest.json"
 
 
-def test_S7_the_system_tree_may_be_a_symlink(paths: Paths, system: Store, tmp_path: Path) -> None:
+def test_the_system_tree_may_be_a_symlink(paths: Paths, system: Store, tmp_path: Path) -> None:
     paths.system.installed.parent.mkdir(parents=True)
     paths.system.installed.symlink_to(tmp_path / "var/lib/mcp/installed")
     server = Store(paths, Scope.SYSTEM)
@@ -67,13 +67,13 @@ def test_S7_the_system_tree_may_be_a_symlink(paths: Paths, system: Store, tmp_pa
     assert index["servers"]["com.example.one"]["location"] == str(installed.directory / "manifest.json")
 
 
-def test_S26_an_unknown_server_is_not_found(user: Store) -> None:
+def test_an_unknown_server_is_not_found(user: Store) -> None:
     for name in ("nothing", "", "../../etc", "a\0b", "x" * 1000):
         with pytest.raises(NotFound):
             user.get(name)
 
 
-def test_S34_missing_index_is_scanned(paths: Paths, user: Store) -> None:
+def test_without_an_index_the_directory_is_scanned(paths: Paths, user: Store) -> None:
     foreign(paths.user.installed, "com.example.one")
     (paths.user.installed / "no-server").mkdir()
     (paths.user.installed / ".staging").mkdir()
@@ -85,7 +85,7 @@ def test_S34_missing_index_is_scanned(paths: Paths, user: Store) -> None:
 
 
 @pytest.mark.parametrize("broken", ["", "{", "[]", '{"servers": 3}', '{"servers": NaN}', "[" * 100_000, "\ufeffx"])
-def test_S34_broken_index_costs_no_server(paths: Paths, user: Store, broken: str) -> None:
+def test_a_broken_index_hides_no_server(paths: Paths, user: Store, broken: str) -> None:
     foreign(paths.user.installed)
     write_index(paths.user.installed, broken)
     assert listed(user) == [("com.example.one", "user", "1")]
@@ -96,14 +96,14 @@ def test_S34_broken_index_costs_no_server(paths: Paths, user: Store, broken: str
     assert (paths.user.installed / "index.json.broken").read_text() == broken
 
 
-def test_S35_legacy_index_is_read(paths: Paths, user: Store) -> None:
+def test_legacy_index_is_read(paths: Paths, user: Store) -> None:
     write_index(paths.user.installed, {"version": "0.1", "servers": [document("a"), document("b", "2")]})
     foreign(paths.user.installed, "b", "3")
     assert listed(user) == [("a", "user", "1"), ("b", "user", "3")]
     assert user.config("a").values == {"timeout": "30"}
 
 
-def test_S35_legacy_index_is_rewritten_at_the_next_change(paths: Paths, user: Store) -> None:
+def test_legacy_index_is_rewritten_at_the_next_change(paths: Paths, user: Store) -> None:
     entries = [document("a", config={"api_key": "hush", "endpoint": "x"}), document("b", extra=[1])]
     write_index(paths.user.installed, {"version": "0.1", "servers": [*entries, {"name": "no id"}]})
     user.set_config("b", {"endpoint": "y"})
@@ -120,7 +120,7 @@ def test_S35_legacy_index_is_rewritten_at_the_next_change(paths: Paths, user: St
     assert [s.id for s in user.list() if not s.problem] == ["a", "b"]
 
 
-def test_S36_index_pointing_at_nothing_is_listed_with_its_problem(paths: Paths, user: Store) -> None:
+def test_a_pointer_to_nothing_is_listed_with_its_problem(paths: Paths, user: Store) -> None:
     write_index(paths.user.installed, {"servers": {"gone": {"location": "/nowhere/gone/manifest.json"}}})
     (server,) = user.list()
     assert server.manifest is None
@@ -131,14 +131,14 @@ def test_S36_index_pointing_at_nothing_is_listed_with_its_problem(paths: Paths, 
     assert user.list() == []
 
 
-def test_S36_a_pointer_to_nothing_hides_no_server_of_a_lower_layer(paths: Paths, user: Store, system: Store) -> None:
+def test_a_pointer_to_nothing_hides_no_server_of_a_lower_layer(paths: Paths, user: Store, system: Store) -> None:
     install(system, "one")
     write_index(paths.user.installed, {"servers": {"one": {"location": "/nowhere/manifest.json"}}})
     assert listed(user) == [("one", "system", "1")]
     assert user.get("one").layer == "system"
 
 
-def test_S36_index_pointing_outside_is_used_and_never_written(paths: Paths, user: Store, tmp_path: Path) -> None:
+def test_a_pointer_out_of_the_tree_is_used_and_never_written(paths: Paths, user: Store, tmp_path: Path) -> None:
     outside = foreign(tmp_path / "checkout")
     before = (outside / "manifest.json").read_bytes()
     write_index(
@@ -159,7 +159,7 @@ def test_S36_index_pointing_outside_is_used_and_never_written(paths: Paths, user
     assert listed(user) == [("other", "user", "1")]
 
 
-def test_S36_a_moved_home_leaves_a_stale_index_that_does_no_harm(paths: Paths, user: Store) -> None:
+def test_a_stale_pointer_of_a_moved_home_is_ignored(paths: Paths, user: Store) -> None:
     foreign(paths.user.installed)
     write_index(paths.user.installed, {"servers": {"com.example.one": {"location": "/old/home/manifest.json"}}})
     assert listed(user) == [("com.example.one", "user", "1")]
@@ -169,9 +169,7 @@ def test_S36_a_moved_home_leaves_a_stale_index_that_does_no_harm(paths: Paths, u
     ("key", "raw"),
     [("../../etc", {"location": "/x"}), ("a b", {}), ("sse", {"location": "/x"}), ("x\0", 3), ("ok", []), ("ok", {})],
 )
-def test_S36_unusable_index_entries_are_listed_kept_and_removable(
-    paths: Paths, user: Store, key: str, raw: object
-) -> None:
+def test_unusable_index_entries_are_listed_kept_and_removable(paths: Paths, user: Store, key: str, raw: object) -> None:
     write_index(paths.user.installed, {"servers": {key: raw}})
     (server,) = user.list()
     assert server.problem
@@ -186,7 +184,7 @@ def test_S36_unusable_index_entries_are_listed_kept_and_removable(
 @pytest.mark.parametrize(
     "content", ["", "[]", "{}", "3", '{"id": "other", "name": "x"}', '{"transports": 3}', "[" * 50_000, '{"a": NaN}']
 )
-def test_S36_broken_manifests_are_listed_with_their_problem(paths: Paths, user: Store, content: str) -> None:
+def test_broken_manifests_are_listed_with_their_problem(paths: Paths, user: Store, content: str) -> None:
     directory = foreign(paths.user.installed)
     (directory / "manifest.json").write_text(content)
     (server,) = user.list()
@@ -197,14 +195,14 @@ def test_S36_broken_manifests_are_listed_with_their_problem(paths: Paths, user: 
     assert user.list() == []
 
 
-def test_S36_a_manifest_that_is_no_file_does_not_hang(paths: Paths, user: Store) -> None:
+def test_a_manifest_that_is_not_a_regular_file_does_not_hang(paths: Paths, user: Store) -> None:
     directory = foreign(paths.user.installed)
     (directory / "manifest.json").unlink()
     os.mkfifo(directory / "manifest.json")
     assert "regular file" in user.list()[0].problem
 
 
-def test_S36_dangling_and_looping_links_are_listed(paths: Paths, user: Store) -> None:
+def test_dangling_and_looping_links_are_listed(paths: Paths, user: Store) -> None:
     paths.user.installed.mkdir(parents=True)
     (paths.user.installed / "dangling").symlink_to("/nowhere")
     (paths.user.installed / "loop").symlink_to("loop")
@@ -215,7 +213,7 @@ def test_S36_dangling_and_looping_links_are_listed(paths: Paths, user: Store) ->
     assert user.list() == []
 
 
-def test_S6_a_directory_of_another_tool_is_usable_and_removable(paths: Paths, user: Store) -> None:
+def test_a_directory_of_another_tool_is_usable_and_removable(paths: Paths, user: Store) -> None:
     directory = foreign(paths.user.installed, config={"endpoint": "x"})
     assert user.get("com.example.one").directory == directory
     user.set_config("com.example.one", {"timeout": "7"})
@@ -225,7 +223,7 @@ def test_S6_a_directory_of_another_tool_is_usable_and_removable(paths: Paths, us
     assert not directory.exists()
 
 
-def test_S32_installDir_of_another_tool_counts(paths: Paths, user: Store, tmp_path: Path) -> None:
+def test_installDir_of_another_tool_is_used(paths: Paths, user: Store, tmp_path: Path) -> None:
     (tmp_path / "elsewhere").mkdir()
     foreign(paths.user.installed, "a", installDir=str(tmp_path / "elsewhere"))
     foreign(paths.user.installed, "b", installDir="/nowhere/at/all")
@@ -308,9 +306,7 @@ def test_an_unchanged_manifest_is_parsed_once(paths: Paths, user: Store) -> None
 
 
 @pytest.mark.parametrize("name", ["two words", "line\nbreak", "\udcff"])
-def test_S36_a_directory_with_a_name_that_is_no_id_is_listed_and_removable(
-    paths: Paths, user: Store, name: str
-) -> None:
+def test_a_directory_whose_name_is_not_an_id_is_listed_and_removable(paths: Paths, user: Store, name: str) -> None:
     directory = foreign(paths.user.installed, name) if name != "\udcff" else foreign(paths.user.installed, "x")
     if name == "\udcff":
         directory = directory.rename(directory.with_name(name))

@@ -7,6 +7,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from store_scripts import write
 from store_trees import foreign
 
 from mcpd.errors import InvalidManifest
@@ -15,12 +16,10 @@ from mcpd.paths import Scope
 from mcpd.store import Store
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from mcpd.paths import Paths
     from mcpd.scripts.mcps import ServerEntry
 
-SEED = {
+ENTRY = {
     "description": "Echo server - returns input as output",
     "tools": {
         "echo": {
@@ -47,11 +46,6 @@ def server(paths: Paths) -> None:
     foreign(paths.vendor, "s")
 
 
-def write(path: Path, data: object) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(data if isinstance(data, str) else json.dumps(data))
-
-
 def entry(store: Store) -> ServerEntry:
     return store.get("s").entry
 
@@ -60,7 +54,7 @@ def policy(store: Store) -> Any:
     return json.loads(entry(store).policy or "[]")
 
 
-def test_a_directory_that_cannot_be_read_is_said_once(paths: Paths, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_directory_that_cannot_be_read_is_logged_once(paths: Paths, caplog: pytest.LogCaptureFixture) -> None:
     paths.system.mcps_dir.parent.mkdir(parents=True, exist_ok=True)
     paths.system.mcps_dir.symlink_to(paths.system.mcps_dir)
     store = Store(paths, Scope.SYSTEM)
@@ -72,11 +66,11 @@ def test_a_directory_that_cannot_be_read_is_said_once(paths: Paths, caplog: pyte
     assert entry(store).disabled
 
 
-def test_V11_the_fields_of_the_seed_are_read_and_unknown_ones_survive() -> None:
-    found = parse_entry("echo", SEED, "map")
-    assert found.to_json() == SEED
+def test_known_fields_of_an_entry_are_read_and_unknown_ones_survive() -> None:
+    found = parse_entry("echo", ENTRY, "map")
+    assert found.to_json() == ENTRY
     assert (found.auto_discover, found.prompts_transform_cid) == (True, "cid://x")
-    assert found.tools["echo"].input_schema == SEED["tools"]["echo"]["inputSchema"]  # type: ignore[index]
+    assert found.tools["echo"].input_schema == ENTRY["tools"]["echo"]["inputSchema"]  # type: ignore[index]
     assert isinstance(found.resources, dict)
     assert found.resources["last-echo"].mime_type == "text/plain"
     assert McpsEntry().usable
@@ -108,7 +102,7 @@ def test_a_user_narrows_further_and_loosens_nothing(paths: Paths, user: Store, s
 
 
 @pytest.mark.parametrize("switch", ["enabled", "mcp_enabled"])
-def test_what_an_administrator_disabled_a_user_cannot_enable(
+def test_a_user_cannot_enable_a_server_that_the_administrator_disabled(
     paths: Paths, user: Store, system: Store, switch: str
 ) -> None:
     write(paths.user.mcps_dir / "x.json", {"s": {switch: False}})
@@ -120,7 +114,7 @@ def test_what_an_administrator_disabled_a_user_cannot_enable(
     assert switch in entry(user).disabled
 
 
-def test_V2_a_malformed_file_counts_as_empty_and_the_warning_names_file_and_line(
+def test_T1_4_a_malformed_map_is_empty_and_a_warning_names_file_and_line(
     paths: Paths, user: Store, caplog: pytest.LogCaptureFixture
 ) -> None:
     write(paths.system.mcps, {"s": {"summary": "kept"}})
@@ -134,7 +128,7 @@ def test_V2_a_malformed_file_counts_as_empty_and_the_warning_names_file_and_line
 
 
 @pytest.mark.parametrize("broken", ["", "[]", "7", "[" * 100_000, '{"s": NaN}', b"\xff".decode("latin-1")])
-def test_no_file_is_too_broken(paths: Paths, user: Store, broken: str) -> None:
+def test_a_broken_file_disables_no_server(paths: Paths, user: Store, broken: str) -> None:
     write(paths.user.mcps, broken)
     assert entry(user).disabled == ""
 
@@ -153,7 +147,7 @@ def test_no_file_is_too_broken(paths: Paths, user: Store, broken: str) -> None:
         {"resources": "none"},
     ],
 )
-def test_an_entry_that_is_not_understood_disables_its_server_only(paths: Paths, user: Store, wrong: object) -> None:
+def test_an_invalid_entry_disables_its_server_only(paths: Paths, user: Store, wrong: object) -> None:
     foreign(paths.vendor, "t")
     write(paths.user.mcps, {"s": wrong, "t": {"summary": "fine"}})
     found = entry(user)
@@ -162,7 +156,7 @@ def test_an_entry_that_is_not_understood_disables_its_server_only(paths: Paths, 
     assert (user.get("t").entry.summary, user.get("t").entry.disabled) == ("fine", "")
 
 
-def test_a_change_shows_at_the_next_look_and_only_then_is_it_another_object(paths: Paths, user: Store) -> None:
+def test_an_entry_is_the_same_object_until_it_changes(paths: Paths, user: Store) -> None:
     before = entry(user)
     assert entry(user) is before
     write(paths.user.mcps, {"s": {"disallowed_tools": ["a"]}})
@@ -174,7 +168,7 @@ def test_a_change_shows_at_the_next_look_and_only_then_is_it_another_object(path
     assert entry(user).policy == ""
 
 
-def test_what_pre_fills_and_describes_tools_is_part_of_the_policy(paths: Paths, user: Store) -> None:
+def test_descriptions_and_preset_arguments_are_part_of_the_policy(paths: Paths, user: Store) -> None:
     tool = {
         "name": "n",
         "title": None,
@@ -200,11 +194,6 @@ def test_what_pre_fills_and_describes_tools_is_part_of_the_policy(paths: Paths, 
     ]
 
 
-def test_the_store_does_not_look_into_a_home_for_the_system(paths: Paths) -> None:
-    write(paths.user.mcps, {"s": {"enabled": False}})
-    assert not Store(paths, Scope.SYSTEM).get("s").entry.disabled
-
-
-def test_a_parsed_entry_names_the_field(paths: Paths) -> None:
+def test_the_fault_of_an_entry_names_the_field() -> None:
     with pytest.raises(InvalidManifest, match=r"map: entry 's': tools\.a\.enabled"):
         parse_entry("s", {"tools": {"a": {"enabled": "no"}}}, "map")

@@ -4,11 +4,10 @@
 from __future__ import annotations
 
 import json
-import time
 from typing import TYPE_CHECKING
 
 import pytest
-from store_scripts import HELLO, listed, put, said, write
+from store_scripts import HELLO, age, listed, put, said, write
 
 from mcpd.errors import NotFound
 from mcpd.paths import Scope
@@ -49,7 +48,7 @@ def test_an_entry_tells_how_a_script_is_run(paths: Paths, user: Store) -> None:
     assert json.loads(server.entry.policy) == [{"tools": {"hello": {"name": "greet"}}}]
 
 
-def test_a_users_entry_for_a_script_of_the_system_takes_away_and_defines_nothing(paths: Paths, user: Store) -> None:
+def test_a_users_entry_restricts_a_script_of_the_system_and_defines_nothing(paths: Paths, user: Store) -> None:
     put(paths.system.scripts, "x.py")
     write(paths.system.mcps, {"x": {"permissions": ["network"]}})
     write(paths.user.mcps, {"x": {"permissions": ["filesystem:rw:~"], "tools": {"hello": {"description": "Mine"}}}})
@@ -89,10 +88,7 @@ def test_T1_3_a_map_and_a_script_are_found_by_their_content(paths: Paths, user: 
     assert server.manifest.summary == "Greets."
     assert said(server)["path"] == str(paths.user.contents / script)
     (paths.user.contents / script).write_text("tampered")
-    assert (
-        "does not" in Store(paths, Scope.USER).get("x").problem
-        or "not what" in Store(paths, Scope.USER).get("x").problem
-    )
+    assert "does not match" in Store(paths, Scope.USER).get("x").problem
 
 
 def test_T1_3_what_a_map_refers_to_is_looked_at_again(
@@ -103,7 +99,7 @@ def test_T1_3_what_a_map_refers_to_is_looked_at_again(
     write(paths.user.mcps, json.dumps(stored))
     assert user.get("x").entry.disabled
     assert user.get("x") is user.get("x")
-    time.sleep(0.06)
+    age(paths.user.mcps, paths.user.contents / stored)
     user.get("x")
     (paths.user.contents / stored).write_text("{}")
     assert user.get("x").entry.disabled == ""
@@ -115,7 +111,7 @@ def test_T1_3_a_map_that_its_file_refers_to_may_come_later(paths: Paths, user: S
     put(paths.user.scripts, "x.py")
     data = b'{"x": {"enabled": false}}'
     write(paths.user.mcps, json.dumps(contents.content_id(data)))
-    time.sleep(0.06)
+    age(paths.user.mcps)
     assert user.get("x").entry.disabled == ""
     contents.write(paths.user.contents, data)
     assert user.get("x").entry.disabled
@@ -124,8 +120,9 @@ def test_T1_3_a_map_that_its_file_refers_to_may_come_later(paths: Paths, user: S
 def test_T1_3_a_map_that_its_file_refers_to_is_read_once(
     paths: Paths, user: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write(paths.user.mcps, json.dumps(contents.write(paths.user.contents, b'{"v": {"prompts": {"a": {}}}}')))
-    time.sleep(0.06)
+    stored = contents.write(paths.user.contents, b'{"v": {"prompts": {"a": {}}}}')
+    write(paths.user.mcps, json.dumps(stored))
+    age(paths.user.mcps, paths.user.contents / stored)
     before = user.get("v")
 
     def never(*_: object) -> None:
@@ -155,7 +152,7 @@ def test_T1_3_what_an_administrators_map_refers_to_is_not_looked_for_where_users
     assert str(paths.user.contents) not in caplog.text
 
 
-def test_a_key_of_the_map_that_is_no_id_is_listed_as_it_can_be_shown(paths: Paths, user: Store) -> None:
+def test_a_key_of_the_map_that_is_not_an_id_is_listed_in_printable_form(paths: Paths, user: Store) -> None:
     write(paths.user.mcps, {"a\ab": {"prompts": {"ask": {"template": "Ask."}}}})
     (server,) = user.list()
     assert "is not a server id" in server.problem
@@ -164,7 +161,7 @@ def test_a_key_of_the_map_that_is_no_id_is_listed_as_it_can_be_shown(paths: Path
 
 
 @pytest.mark.parametrize("cid", ["cid://" + "0" * 64, "../../etc/passwd", "x.py"])
-def test_a_script_that_is_not_in_the_contents_is_a_problem(paths: Paths, user: Store, cid: str) -> None:
+def test_a_script_that_is_missing_from_the_content_store_is_a_problem(paths: Paths, user: Store, cid: str) -> None:
     write(paths.user.mcps, {"x": {"definition_cid": cid}})
     server = user.get("x")
     assert server.manifest is None
@@ -178,7 +175,7 @@ def test_T1_5_an_entry_of_a_server_that_is_not_there_says_nothing(paths: Paths, 
         user.get("y")
 
 
-def test_of_one_file_so_many_entries_make_servers_and_no_more(
+def test_one_file_defines_a_limited_number_of_servers(
     paths: Paths, user: Store, caplog: pytest.LogCaptureFixture
 ) -> None:
     maker = {"resources": {"a": {"uri": "variable://a"}}, "variables": {"a": 1}}
@@ -228,15 +225,3 @@ def test_T1_2_a_valid_map_is_taken_as_it_is(paths: Paths, user: Store) -> None:
     }
     write(paths.user.mcps, {"x": entry})
     assert said(user.get("x"))["entry"] == entry
-
-
-def test_T1_4_a_malformed_map_is_empty_and_a_warning_names_file_and_line(
-    paths: Paths, user: Store, caplog: pytest.LogCaptureFixture
-) -> None:
-    put(paths.user.scripts, "x.py")
-    write(paths.user.mcps, '{\n  "x": {"summary": "no"\n')
-    server = user.get("x")
-    assert said(server)["entry"] == {}
-    (record,) = (record for record in caplog.records if str(paths.user.mcps) in record.getMessage())
-    assert record.levelname == "WARNING"
-    assert "line 3" in record.getMessage()
