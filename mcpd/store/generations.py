@@ -162,6 +162,11 @@ _REMOVED: Final = re.compile(r"\.(keep|drop)\.(.+)\.[0-9a-f]+~removed", re.DOTAL
 _TOOLS: Final = re.compile(r"([0-9]+)\.tools\.json", re.ASCII)
 
 
+def catalog_path(generation: Path) -> Path:
+    """Return the path of the tool catalog beside the directory *generation*, where no file of the server clashes."""
+    return generation.with_name(f"{generation.name}.tools.json")
+
+
 class Tree:
     """The generations of one scope. Callers hold the write lock of the store."""
 
@@ -314,7 +319,7 @@ class Tree:
                 # Renamed first: partly removed it must not look like a target of a rollback.
                 path.rename(aside)
                 remove_tree(aside)
-            remove_tree(self.tools(server_id, number))
+            remove_tree(catalog_path(path))
         except OSError as error:
             raise from_oserror(error, f"removing {path}") from error
         self.finish(server_id, number)
@@ -406,10 +411,6 @@ class Tree:
             if not self._builds.is_alive(server_id, number):
                 self.discard(server_id, number)
         self._tidy(server_id)
-
-    def tools(self, server_id: str, number: int) -> Path:
-        """Return the path of a generation's tool catalog, beside it, where no file of the server can clash with it."""
-        return self._layout.generations / server_id / f"{number}.tools.json"
 
     def recover(self) -> list[str]:
         """Undo or finish incomplete changes, except removals; return ids whose first installation was interrupted."""

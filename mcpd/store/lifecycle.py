@@ -15,7 +15,7 @@ from mcpd.files import TEMP_NAME, is_missing, make_directory, read_file, remove_
 from mcpd.model import ID_PATTERN, JsonValue, Manifest, check_id, load_json
 from mcpd.store import config
 from mcpd.store.config import MANIFEST
-from mcpd.store.generations import tolerant_cleanup
+from mcpd.store.generations import catalog_path, tolerant_cleanup
 from mcpd.store.index import Kind, LayerServer, migrate_index
 
 if TYPE_CHECKING:
@@ -64,11 +64,6 @@ class ToolFiles:
 
     def _cached(self, found: LayerServer) -> Path:
         return self._cache / f"{found.id}.json"
-
-
-def catalog_path(generation: Path) -> Path:
-    """Return the path of the tool catalog beside the directory *generation*."""
-    return generation.with_name(f"{generation.name}.tools.json")
 
 
 def _write(path: Path, tools: Tools, origin: dict[str, str]) -> None:
