@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Script servers as the store lists them (docs/scripts.md): nothing of a script is run to be listed."""
+"""Script servers in the listing of the store (docs/scripts.md)."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from store_scripts import HELLO, age, listed, put, said, write
-from store_trees import foreign
+from script_parts import HELLO, age, listed, put, said, write
 
 from mcpd.errors import NotSupported, ReadOnly
 from mcpd.paths import Scope
 from mcpd.scripts import contents
 from mcpd.scripts.inspection import inspect, interpreter, kind_of
 from mcpd.store import Store
+from tests.unit.store.store_trees import foreign
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -192,7 +192,7 @@ def test_a_broken_cache_is_ignored(paths: Paths, kept: str) -> None:
     assert server.manifest.summary == "Greets."
 
 
-# ---------------------------------------------------------------------------------------- looking at scripts
+# ---------------------------------------------------------------------------------------- inspection
 
 
 @given(st.binary(max_size=300))
@@ -220,7 +220,7 @@ def test_a_file_that_changes_twice_at_once_is_not_taken_for_the_first(paths: Pat
     assert user.get("x") is user.get("x")
 
 
-# ---------------------------------------------------------------------------------------- what goes wrong beside it
+# ---------------------------------------------------------------------------------------- faults
 
 
 def test_an_unreadable_script_hides_no_other_script(

@@ -4,10 +4,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from store_trees import layout
 
 from mcpd.paths import Paths, Scope
 from mcpd.store import Store
+from tests.unit.store.store_trees import layout
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The mcps map as the store reads it (docs/mcps.md)."""
+"""The mcps map on disk (docs/mcps.md)."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from store_scripts import write
-from store_trees import foreign
+from script_parts import write
 
 from mcpd.errors import InvalidManifest
 from mcpd.model.mcps import McpsEntry, parse_entry
 from mcpd.paths import Scope
 from mcpd.store import Store
+from tests.unit.store.store_trees import foreign
 
 if TYPE_CHECKING:
     from mcpd.paths import Paths

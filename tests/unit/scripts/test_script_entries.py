@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What the mcps map says of script servers (docs/scripts.md)."""
+"""Entries of the mcps map that define or restrict script servers (docs/scripts.md)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import json
 from typing import TYPE_CHECKING
 
 import pytest
-from store_scripts import HELLO, age, listed, put, said, write
+from script_parts import HELLO, age, listed, put, said, write
 
 from mcpd.errors import NotFound
 from mcpd.paths import Scope
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 # ---------------------------------------------------------------------------------------- entries of the map
 
 
-def test_an_entry_tells_how_a_script_is_run(paths: Paths, user: Store) -> None:
+def test_an_entry_configures_a_script(paths: Paths, user: Store) -> None:
     put(paths.user.scripts, "x.py")
     entry = {
         "summary": "Mine",
@@ -200,7 +200,7 @@ def test_one_file_defines_a_limited_number_of_servers(
     assert user.get(ids[-1]).entry.disabled == ""
 
 
-# ---------------------------------------------------------------------------------------- T1: the map itself
+# ---------------------------------------------------------------------------------------- the map itself
 
 
 @pytest.mark.parametrize("text", ["{}", "", None])

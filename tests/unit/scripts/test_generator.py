@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from store_trees import names_in
 
 from mcpd.errors import InvalidManifest, McpdError
 from mcpd.model.mcps import McpsEntry, parse_entry
 from mcpd.scripts.contents import content_id, content_id_256t, read, write
 from mcpd.scripts.generator import Built, Stored, build, content_faults
+from tests.unit.store.store_trees import names_in
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from store_scripts import listed, put, write
+from script_parts import listed, put, write
 
 from mcpd import bounded
 from mcpd.errors import InvalidManifest, LimitExceeded, McpdError
