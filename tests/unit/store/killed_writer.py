@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from store_trees import document, foreign, install, layout
+from store_trees import document, foreign, hold, install, layout
 
 from mcpd.model import Manifest, dump_json
 from mcpd.paths import Paths, Scope
@@ -71,7 +71,7 @@ def _three(root: Path) -> Store:
 
 def _waiting(root: Path) -> Store:
     store = _installed(root)
-    _hold(store, "2", {"endpoint": "given"})
+    hold(store, config={"endpoint": "given"})
     return store
 
 
@@ -90,15 +90,11 @@ def _legacy(root: Path) -> Store:
 
 
 def _update(store: Store, **config: Any) -> None:
-    generation = store.new_generation(ONE)
-    (generation.path / "server.py").write_text("# new\n")
-    store.activate(generation, Manifest.parse(document(version="9", config=config), "test"))
+    install(store, version="9", config=config)
 
 
-def _hold(store: Store, version: str = "9", config: dict[str, Any] | None = None) -> None:
-    generation = store.new_generation(ONE)
-    (generation.path / "server.py").write_text("# new\n")
-    store.hold(generation, Manifest.parse(document(version=version, config=config or {}), "test"), [{"name": "add"}])
+def _hold(store: Store) -> None:
+    hold(store, "9", [{"name": "add"}])
 
 
 def _supersede(store: Store) -> None:

@@ -60,6 +60,14 @@ def install(store: Store, server_id: str = "com.example.one", version: str = "1"
     return store.activate(generation, Manifest.parse(document(server_id, version, **more), "test"))
 
 
+def hold(store: Store, version: str = "2", tools: list[dict[str, Any]] | None = None, **more: Any) -> int:
+    """Make the next generation the pending update; return its number."""
+    generation = store.new_generation("com.example.one")
+    (generation.path / "server.py").write_text(f"# {version}\n")
+    store.hold(generation, Manifest.parse(document(version=version, **more), "test"), tools)
+    return generation.number
+
+
 def foreign(root: Path, server_id: str = "com.example.one", version: str = "1", **more: Any) -> Path:
     """A plain directory, as other tools make them."""
     directory = root / server_id

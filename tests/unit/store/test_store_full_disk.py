@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from store_trees import document, failing_write, foreign, install, layout, names_in
+from store_trees import document, failing_write, foreign, hold, install, layout, names_in
 
 from mcpd.errors import McpdError, NoSpace
 from mcpd.files import make_directory, write_atomic
@@ -33,12 +33,21 @@ CHANGES: dict[str, Callable[[Store], object]] = {
     "install": lambda store: install(store, "another", config={"api_key": "x"}),
     "update": lambda store: install(store, version="9", config={"api_key": "new", "endpoint": "new"}),
     "rollback": lambda store: store.rollback(ONE, 1),
+    "pin": lambda store: store.set_pinned(ONE, True),
+    "hold": lambda store: store.hold(*built(store), [{"name": "add"}]),
+    "approve": lambda store: (store.approve(ONE, 3), store.prune(ONE)),
+    "prove": lambda store: (store.activate(*built(store), on_trial=True), store.prune(ONE)),
 }
+
+
+def built(store: Store) -> tuple[Generation, Manifest]:
+    return store.new_generation(ONE), Manifest.parse(document(version="9", config={"api_key": "new"}), "test")
 
 
 def state(store: Store) -> list[Any]:
     return [
-        (s.id, s.manifest and s.manifest.version, s.problem, store.launch_manifest(s.id).values) for s in store.list()
+        (s.id, s.manifest and s.manifest.to_json(), s.problem, s.pending_generation, store.launch_manifest(s.id).values)
+        for s in store.list()
     ]
 
 
@@ -83,9 +92,10 @@ def test_a_full_disk_leaves_the_old_state(small: Path, change: str) -> None:
     store = store_below(small)
     install(store, config={"api_key": "old", "endpoint": "old"})
     install(store, version="2")
+    hold(store, "3")
     before = state(store)
-    built = {"update": ONE, "install": "another"}.get(change)
-    generation = store.new_generation(built) if built is not None else None
+    server_id = {"update": ONE, "install": "another"}.get(change)
+    generation = store.new_generation(server_id) if server_id is not None else None
     fill(small)
     with pytest.raises(NoSpace):
         finish(store, change, generation)
@@ -117,6 +127,7 @@ def test_any_write_that_fails_leaves_the_old_state(
 ) -> None:
     install(user, config={"api_key": "old", "endpoint": "old"})
     install(user, version="2")
+    hold(user, "3")
     before = state(user)
     kinds: set[bool] = set()
     for failing in range(1, 100):

@@ -3,21 +3,19 @@
 
 from __future__ import annotations
 
-import errno
 import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from store_trees import document, failing_write, foreign, install, names_in, text_of_tree
+from store_trees import document, foreign, hold, install, names_in, text_of_tree
 
-from mcpd.errors import Busy, InvalidArgument, InvalidManifest, McpdError, NotFound, ReadOnly
+from mcpd.errors import Busy, InvalidArgument, InvalidManifest, NotFound, ReadOnly
 from mcpd.files import WriteLock
 from mcpd.model import Manifest
 from mcpd.paths import Paths, Scope
 from mcpd.store import Generation, InstalledServer, Store
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
 ONE = "com.example.one"
@@ -26,13 +24,6 @@ TOOLS = [{"name": "add", "description": "Adds"}]
 
 def parsed(version: str, **more: Any) -> Manifest:
     return Manifest.parse(document(version=version, **more), "test")
-
-
-def hold(store: Store, version: str = "2", tools: list[dict[str, Any]] | None = None, **more: Any) -> int:
-    generation = store.new_generation(ONE)
-    (generation.path / "server.py").write_text(f"# {version}\n")
-    store.hold(generation, parsed(version, **more), tools)
-    return generation.number
 
 
 def approve(store: Store, number: int) -> InstalledServer:
@@ -360,53 +351,6 @@ def test_a_generation_that_passed_its_trial_stays_while_others_hold_the_lock(
         store.prune(ONE)
     Store(paths, Scope.USER).recover()
     assert store.active_generation(ONE) == 2
-
-
-FAILING: dict[str, Callable[[Store, Generation], object]] = {
-    "hold": lambda store, built: store.hold(built, parsed("3", config={"api_key": "b"}), TOOLS),
-    "approve": lambda store, _: approve(store, 2),
-    "pin": lambda store, _: store.set_pinned(ONE, True),
-    "prove": lambda store, built: (store.activate(built, parsed("3"), on_trial=True), store.prune(ONE)),
-}
-
-
-@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO])
-@pytest.mark.parametrize("change", FAILING)
-def test_any_write_that_fails_leaves_the_old_or_the_new_state(
-    paths: Paths, change: str, number: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def state() -> tuple[object, ...]:
-        server = Store(paths, Scope.USER).get(ONE)
-        assert server.problem == ""
-        pinned = "pinned" in (server.generation / "manifest.json").read_text()
-        return server.generation.name, server.pending_generation, pinned
-
-    store = Store(paths, Scope.USER)
-    install(store, config={"endpoint": "x"})
-    hold(store)
-    old = state()
-    built = store.new_generation(ONE)
-    (built.path / "server.py").write_text("# 3\n")
-    seen = {old}
-    for failing in range(1, 100):
-        with failing_write(monkeypatch, failing, number):
-            try:
-                FAILING[change](store, built)
-            except McpdError:
-                seen.add(state())
-            else:
-                break
-        if state() != old:
-            break  # The steps after it only make the change last, and tidy up.
-    assert failing >= 3
-    seen.add(state())
-    assert len(seen) == 2
-    store.discard(built)
-    Store(paths, Scope.USER).recover()
-    seen.add(state())
-    assert len(seen) == 2
-    finished = {*store.generations(ONE), store.active_generation(ONE), store.held(ONE)} - {None}
-    assert {int(name) for name in names_in(paths.user.generations / ONE) if name.isdecimal()} == finished
 
 
 def release_locks(paths: Paths) -> None:
