@@ -41,7 +41,7 @@ install_python() {
     find "$root$pythondir/mcpd" -name __pycache__ -prune -exec rm -rf {} +
     put_all "$pythondir/mcpd/bus/interfaces" dbus/*.xml
     for data in clients client-profiles; do
-        put_all "$pythondir/mcpd/servers/orchestration/$data" data/$data/*.toml
+        put_all "$pythondir/mcpd/clients/data/$data" data/$data/*.toml
     done
 }
 

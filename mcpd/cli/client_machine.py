@@ -10,23 +10,23 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mcpd.cli.client_runtime import changing, is_writable, profile_option, service
-from mcpd.cli.clients.deployments import Deployments
-from mcpd.cli.clients.files import client_file, real_place
+from mcpd.clients.audit import Audit
+from mcpd.clients.deployments import Deployments
+from mcpd.clients.files import client_file, real_place
+from mcpd.clients.service import now
+from mcpd.clients.tree import Tree
 from mcpd.errors import NotSupported
 from mcpd.paths import Scope, from_environment
-from mcpd.servers.orchestration.audit import Audit
-from mcpd.servers.orchestration.service import now
-from mcpd.servers.orchestration.tree import Tree
 
 if TYPE_CHECKING:
     import argparse
 
-    from mcpd.cli.clients.history import Deployment
+    from mcpd.clients.audit import Outcome
+    from mcpd.clients.family import Family
+    from mcpd.clients.history import Deployment
+    from mcpd.clients.service import Orchestration
     from mcpd.model import JsonValue
     from mcpd.paths import Paths
-    from mcpd.servers.orchestration.audit import Outcome
-    from mcpd.servers.orchestration.family import Family
-    from mcpd.servers.orchestration.service import Orchestration
 
 
 def file_option(file: Path) -> str:

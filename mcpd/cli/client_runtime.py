@@ -13,18 +13,18 @@ from mcpd.cli.home import require_own
 from mcpd.cli.libraries import provide
 from mcpd.cli.output import clean, note, paint, table, warn, write, write_json
 from mcpd.cli.parser_clients import DEFAULT_PROFILE
+from mcpd.clients.secret_values import PLACEHOLDER, literal_secrets
 from mcpd.errors import McpdError, NotAuthorized, NotFound, from_oserror
 from mcpd.paths import Scope, from_environment
-from mcpd.servers.orchestration.secret_values import PLACEHOLDER, literal_secrets
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Container, Iterator, Mapping, Sequence
     from pathlib import Path
 
+    from mcpd.clients.service import Orchestration
     from mcpd.model import JsonValue
     from mcpd.paths import Paths
-    from mcpd.servers.orchestration.service import Orchestration
 
 HIDDEN: Final = "(hidden)"
 _WIDTH: Final = 160
@@ -186,7 +186,7 @@ def run(args: argparse.Namespace) -> int:
         if isinstance(fault, OSError):
             fault = from_oserror(fault, str(fault.filename or f"mcpctl client {args.subcommand}"))
         if args.json:
-            from mcpd.servers.orchestration.faults import error_object  # noqa: PLC0415
+            from mcpd.clients.faults import error_object  # noqa: PLC0415
 
             write_json(error_object(fault))
         raise with_advice(fault, args) from error
@@ -199,7 +199,7 @@ def scope(args: argparse.Namespace) -> Scope:
 
 def service(args: argparse.Namespace, paths: Paths | None = None) -> Orchestration:
     """Open the configurations of the scope, read-only if the caller may not write them."""
-    from mcpd.servers.orchestration.service import Orchestration  # noqa: PLC0415 - needs the libraries from run()
+    from mcpd.clients.service import Orchestration  # noqa: PLC0415 - needs the libraries from run()
 
     paths, whose = paths or from_environment(), scope(args)
     root = paths.layout(whose).orchestration
@@ -261,7 +261,7 @@ def profile_option(profile_id: str) -> str:
 
 def with_advice(error: McpdError, args: argparse.Namespace) -> McpdError:
     """Return *error*, with the mcpctl command that helps if it comes from the orchestration service."""
-    from mcpd.servers.orchestration import faults  # noqa: PLC0415
+    from mcpd.clients import faults  # noqa: PLC0415
 
     asked = [args.client] if "client" in args else getattr(args, "clients", None) or [""]
     match error:
@@ -289,7 +289,7 @@ def short(artifact_id: str) -> str:
 
 def _warn_of_descriptions(args: argparse.Namespace) -> None:
     """Warn about broken descriptions of clients: an unknown client may have one."""
-    from mcpd.servers.orchestration.families import Families  # noqa: PLC0415
+    from mcpd.clients.families import Families  # noqa: PLC0415
 
     for problem in Families.of(from_environment(), scope(args)).problems:
         warn(problem)

@@ -228,8 +228,8 @@ def _own_scripts(*, parsed_args: argparse.Namespace, **_: object) -> Candidates:
 
 def _clients(*, parsed_args: argparse.Namespace, **_: object) -> Candidates:
     """Return the known MCP clients."""
+    from mcpd.clients.families import Families  # noqa: PLC0415
     from mcpd.paths import Scope, from_environment  # noqa: PLC0415
-    from mcpd.servers.orchestration.families import Families  # noqa: PLC0415
 
     families = Families.of(from_environment(), Scope.SYSTEM if is_system(parsed_args) else Scope.USER)
     with suppress(McpdError, OSError):
@@ -239,9 +239,9 @@ def _clients(*, parsed_args: argparse.Namespace, **_: object) -> Candidates:
 
 def _profiles(*, parsed_args: argparse.Namespace, **_: object) -> Candidates:
     """Return the profiles of the clients on the command line, or without one of all clients."""
+    from mcpd.clients.families import Families  # noqa: PLC0415
+    from mcpd.clients.profiles import Profiles  # noqa: PLC0415
     from mcpd.paths import Scope, from_environment  # noqa: PLC0415
-    from mcpd.servers.orchestration.families import Families  # noqa: PLC0415
-    from mcpd.servers.orchestration.profiles import Profiles  # noqa: PLC0415
 
     paths, scope = from_environment(), Scope.SYSTEM if is_system(parsed_args) else Scope.USER
     named = {getattr(parsed_args, "client", None), *(getattr(parsed_args, "clients", None) or ())} - {None}

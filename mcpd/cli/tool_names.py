@@ -8,16 +8,16 @@ import re
 from typing import TYPE_CHECKING, Any, Final
 
 from mcpd.cli.conversation import names_of_tools
+from mcpd.clients.origins import origin_of
+from mcpd.clients.validation import Finding
 from mcpd.errors import McpdError
-from mcpd.servers.orchestration.origins import origin_of
-from mcpd.servers.orchestration.validation import Finding
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterable, Mapping
 
-    from mcpd.servers.orchestration.family import Family
-    from mcpd.servers.orchestration.servers import Servers
+    from mcpd.clients.family import Family
+    from mcpd.clients.servers import Servers
 
 CODE: Final = "TOOL_NAMES"
 ADVICE: Final = "rename the tools in the mcps map, set the server to list other names, or install it under a shorter id"

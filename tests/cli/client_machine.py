@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from mcpd.clients.service import Orchestration
 from mcpd.paths import Paths, Scope, from_environment
-from mcpd.servers.orchestration.service import Orchestration
 from mcpd.servers.orchestration.tools import Tools
 from tests.preloaded import python
 

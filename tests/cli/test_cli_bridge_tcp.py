@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from mcpd.clients.payload import BRIDGE
 from mcpd.paths import Scope
-from mcpd.servers.orchestration.payload import BRIDGE
 from tests.cli.client_machine import Machine
 
 if TYPE_CHECKING:

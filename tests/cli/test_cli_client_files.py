@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from mcpd.cli.clients.deployments import About, Deployments
-from mcpd.cli.clients.history import KEPT
+from mcpd.clients.deployments import About, Deployments
+from mcpd.clients.families import Families
+from mcpd.clients.history import KEPT
+from mcpd.clients.service import now
 from mcpd.paths import Scope
-from mcpd.servers.orchestration.families import Families
-from mcpd.servers.orchestration.service import now
 from tests.cli.client_machine import MINE, Machine
 
 if TYPE_CHECKING:

@@ -11,8 +11,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from mcpd.clients.families import Families, packaged
 from mcpd.paths import from_environment
-from mcpd.servers.orchestration.families import Families, packaged
 
 if TYPE_CHECKING:
     import pytest

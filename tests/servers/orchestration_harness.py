@@ -13,9 +13,9 @@ from unittest.mock import patch
 from mcp import Client
 from mcp.client.stdio import StdioServerParameters, stdio_client
 
+from mcpd.clients.service import Orchestration
 from mcpd.paths import Scope, from_environment
 from mcpd.servers.orchestration.server import make_server
-from mcpd.servers.orchestration.service import Orchestration
 from tests.preloaded import python
 
 if TYPE_CHECKING:

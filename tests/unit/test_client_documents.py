@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 from mcpd.cli.parser import build_parser
+from mcpd.clients import faults, validation
+from mcpd.clients.families import Families, packaged
+from mcpd.clients.family import Family
+from mcpd.clients.policy import Policy
+from mcpd.clients.profiles import Profile, Profiles
 from mcpd.paths import Scope, from_environment
-from mcpd.servers.orchestration import faults, prompts, resources, tools, validation
-from mcpd.servers.orchestration.families import Families, packaged
-from mcpd.servers.orchestration.family import Family
-from mcpd.servers.orchestration.policy import Policy
-from mcpd.servers.orchestration.profiles import Profile, Profiles
+from mcpd.servers.orchestration import prompts, resources, tools
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

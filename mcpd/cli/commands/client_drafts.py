@@ -19,16 +19,16 @@ from mcpd.cli.client_runtime import (
 from mcpd.cli.output import clean, counted, note, warn, write, write_json
 from mcpd.cli.parser_clients import DEFAULT_PROFILE
 from mcpd.cli.user_input import origin, read_input
+from mcpd.clients.publishing import FROM_DRAFT
 from mcpd.errors import EXIT_FAILED, InvalidArgument, InvalidManifest, McpdError
 from mcpd.model import load_json
-from mcpd.servers.orchestration.publishing import FROM_DRAFT
 
 if TYPE_CHECKING:
     import argparse
 
+    from mcpd.clients.service import Orchestration
+    from mcpd.clients.validation import Finding
     from mcpd.model import JsonValue
-    from mcpd.servers.orchestration.service import Orchestration
-    from mcpd.servers.orchestration.validation import Finding
 
 
 def show_draft(args: argparse.Namespace) -> int:

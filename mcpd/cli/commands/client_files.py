@@ -21,31 +21,31 @@ from mcpd.cli.client_runtime import (
     short_time,
     stale_note,
 )
-from mcpd.cli.clients.deployments import About
-from mcpd.cli.clients.detect import detect as find_clients
 from mcpd.cli.commands.client_drafts import may_publish, print_published
 from mcpd.cli.home import tilde
 from mcpd.cli.output import clean, note, table, warn, write, write_json
+from mcpd.clients.addresses import read_address
+from mcpd.clients.canonical import artifact_id as id_of
+from mcpd.clients.deployments import About
+from mcpd.clients.detect import detect as find_clients
+from mcpd.clients.dialects import from_client, to_client
+from mcpd.clients.diff import report
+from mcpd.clients.faults import PolicyViolation, ValidationFailed
+from mcpd.clients.payload import BRIDGE, TOKEN, rebased, uses_bridge
 from mcpd.errors import EXIT_FAILED, Cancelled, InvalidArgument, McpdError
-from mcpd.servers.orchestration.addresses import read_address
-from mcpd.servers.orchestration.canonical import artifact_id as id_of
-from mcpd.servers.orchestration.dialects import from_client, to_client
-from mcpd.servers.orchestration.diff import report
-from mcpd.servers.orchestration.faults import PolicyViolation, ValidationFailed
-from mcpd.servers.orchestration.payload import BRIDGE, TOKEN, rebased, uses_bridge
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Collection, Mapping
 
-    from mcpd.cli.clients.deployments import Drift
-    from mcpd.cli.clients.detect import Found
-    from mcpd.cli.clients.history import Deployment
-    from mcpd.cli.clients.plans import Plan
+    from mcpd.clients.deployments import Drift
+    from mcpd.clients.detect import Found
+    from mcpd.clients.family import Family
+    from mcpd.clients.history import Deployment
+    from mcpd.clients.plans import Plan
+    from mcpd.clients.releases import Release
+    from mcpd.clients.service import Orchestration
     from mcpd.model import JsonValue
-    from mcpd.servers.orchestration.family import Family
-    from mcpd.servers.orchestration.releases import Release
-    from mcpd.servers.orchestration.service import Orchestration
 
 _LISTS: Final = ("added", "changed", "removed", "kept", "restored", "left")
 """Lists of servers in a plan, and their JSON keys."""

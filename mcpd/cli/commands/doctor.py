@@ -12,16 +12,16 @@ from typing import TYPE_CHECKING, Any
 from mcpd import __version__
 from mcpd.cli import bridge, tool_names
 from mcpd.cli.checks import Check, installed, key_checks, local_checks, name_check, service_checks, source_checks
-from mcpd.cli.clients.detect import is_installed
 from mcpd.cli.mcps_checks import Known, map_checks
 from mcpd.cli.output import clean, coloured, write, write_json
 from mcpd.cli.permissions import missing_paths
 from mcpd.cli.script_places import first, layers
 from mcpd.cli.session import open_bus
+from mcpd.clients.detect import is_installed
+from mcpd.clients.families import Families
+from mcpd.clients.servers import Servers
 from mcpd.errors import EXIT_FAILED, McpdError
 from mcpd.paths import Scope, from_environment
-from mcpd.servers.orchestration.families import Families
-from mcpd.servers.orchestration.servers import Servers
 from mcpd.store import Store
 
 if TYPE_CHECKING:

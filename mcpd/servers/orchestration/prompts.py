@@ -6,17 +6,17 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, Final
 
+from mcpd.clients.faults import InvalidInput, error_object
+from mcpd.clients.service import DEFAULT_CLIENT, DEFAULT_PROFILE
 from mcpd.errors import McpdError
 from mcpd.model import printable
 from mcpd.servers.orchestration import steps
-from mcpd.servers.orchestration.faults import InvalidInput, error_object
-from mcpd.servers.orchestration.service import DEFAULT_CLIENT, DEFAULT_PROFILE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from mcpd.clients.service import Orchestration
     from mcpd.model import JsonValue
-    from mcpd.servers.orchestration.service import Orchestration
 
 _CLIENT: Final = {"name": "client_id", "description": "Client family identifier (defaults to 'claude-desktop')"}
 _PROFILE: Final = {"name": "profile_id", "description": "Profile identifier (defaults to 'default')"}
@@ -63,7 +63,7 @@ def offered(service: Orchestration) -> list[dict[str, Any]]:
 def get(service: Orchestration, name: str, arguments: Mapping[str, str]) -> dict[str, Any]:
     """The prompt *name*, with the state of the things that it is about, as ``prompts/get`` answers.
 
-    Raises :class:`~mcpd.servers.orchestration.faults.InvalidInput`, and what the service raises for a client or
+    Raises :class:`~mcpd.clients.faults.InvalidInput`, and what the service raises for a client or
     profile that there is not.
     """
     prompt = next((each for each in offered(service) if each["name"] == name), None)

@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote, unquote
 
 from mcpd import __version__
+from mcpd.clients.faults import ResourceNotFound, SignatureFault
 from mcpd.errors import InvalidArgument
 from mcpd.model import dump_json, printable
 from mcpd.servers.orchestration import prompts, steps
-from mcpd.servers.orchestration.faults import ResourceNotFound, SignatureFault
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
-    from mcpd.servers.orchestration.service import Orchestration
+    from mcpd.clients.service import Orchestration
     from mcpd.servers.orchestration.tools import Tools
 
 VERSION: Final = "0.1.0"
@@ -63,7 +63,7 @@ class Resources:
     def read(self, uri: str) -> dict[str, Any]:
         """The contents of *uri*, as ``resources/read`` answers.
 
-        Raises :class:`~mcpd.servers.orchestration.faults.ResourceNotFound`, and what the service raises.
+        Raises :class:`~mcpd.clients.faults.ResourceNotFound`, and what the service raises.
         """
         for each in _RESOURCES:
             if each.uri == uri:

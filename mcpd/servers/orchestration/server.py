@@ -11,16 +11,16 @@ import sys
 from typing import TYPE_CHECKING, Any, Final
 
 from mcpd import __version__
+from mcpd.clients.faults import INTERNAL, error_object
+from mcpd.clients.service import Orchestration
 from mcpd.errors import InvalidArgument, McpdError, NotFound
 from mcpd.model import printable
 from mcpd.paths import Scope, from_environment
 from mcpd.servers import sdk
 from mcpd.servers.logs import Log
 from mcpd.servers.orchestration import prompts
-from mcpd.servers.orchestration.faults import INTERNAL, error_object
 from mcpd.servers.orchestration.owner import Owner
 from mcpd.servers.orchestration.resources import VERSION, Resources
-from mcpd.servers.orchestration.service import Orchestration
 from mcpd.servers.orchestration.tools import Tools
 from mcpd.servers.timing import in_one_line
 

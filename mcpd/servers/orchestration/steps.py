@@ -5,22 +5,22 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from mcpd.clients import diff
+from mcpd.clients.faults import ArtifactNotFound, SignatureFault
 from mcpd.errors import InvalidConfig
 from mcpd.model import load_json
 from mcpd.paths import Scope
-from mcpd.servers.orchestration import diff
-from mcpd.servers.orchestration.faults import ArtifactNotFound, SignatureFault
 
 if TYPE_CHECKING:
+    from mcpd.clients.service import Orchestration
     from mcpd.model import JsonValue
-    from mcpd.servers.orchestration.service import Orchestration
 
 
 def deploy(service: Orchestration, client_id: str, profile_id: str, artifact_id: str | None) -> dict[str, JsonValue]:
     """How a release differs from what was deployed last, and the command that deploys it.
 
     Raises what getting the release raises, and what
-    :meth:`~mcpd.servers.orchestration.service.Orchestration.check_deploy` does.
+    :meth:`~mcpd.clients.service.Orchestration.check_deploy` does.
     """
     release = (
         service.current(client_id, profile_id)

@@ -14,16 +14,16 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from mcpd.cli.clients.deployments import About, Deployments
+from mcpd.clients.deployments import About, Deployments
+from mcpd.clients.family import Family
 from mcpd.paths import Layout, Scope
-from mcpd.servers.orchestration.family import Family
 from tests.unit.store.store_trees import layout as layout_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
 
-    from mcpd.cli.clients.history import Deployment
+    from mcpd.clients.history import Deployment
     from mcpd.model import JsonValue
 
 ARTIFACT = "a" * 64

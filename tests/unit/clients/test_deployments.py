@@ -15,18 +15,18 @@ from deployment_parts import ABOUT, BY_HAND, ENTRY, NATIVE, OTHER, SECRET, User,
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcpd.cli.clients import editing, files
-from mcpd.cli.clients.deployments import About
-from mcpd.cli.clients.detect import detect
+from mcpd.clients import editing, files
+from mcpd.clients.deployments import About
+from mcpd.clients.detect import detect
+from mcpd.clients.dialects import to_client
+from mcpd.clients.families import Families
 from mcpd.errors import InvalidArgument, InvalidConfig, McpdError, NotFound
 from mcpd.paths import Scope
-from mcpd.servers.orchestration.dialects import to_client
-from mcpd.servers.orchestration.families import Families
 
 if TYPE_CHECKING:
-    from mcpd.cli.clients.deployments import Drift
+    from mcpd.clients.deployments import Drift
+    from mcpd.clients.family import Family
     from mcpd.model import JsonValue
-    from mcpd.servers.orchestration.family import Family
 
 
 @pytest.fixture

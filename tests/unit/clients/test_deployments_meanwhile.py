@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 from deployment_parts import ABOUT, BY_HAND, ENTRY, OTHER, SECRET, User, family, ordinary, strays
 
-from mcpd.cli.clients.deployments import About
+from mcpd.clients.deployments import About
+from mcpd.clients.tree import Tree
 from mcpd.errors import Busy, ReadOnly
 from mcpd.paths import Scope
-from mcpd.servers.orchestration.tree import Tree
 
 pytestmark = pytest.mark.process
 

@@ -12,11 +12,11 @@ from deployment_parts import ABOUT, BY_HAND, ENTRY, OTHER, SECRET, User, family
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcpd.servers.orchestration.dialects import to_client
-from mcpd.servers.orchestration.families import Families
+from mcpd.clients.dialects import to_client
+from mcpd.clients.families import Families
 
 if TYPE_CHECKING:
-    from mcpd.cli.clients.plans import Plan
+    from mcpd.clients.plans import Plan
 
 SHIPPED = Path(__file__).parents[3] / "data/clients"
 

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 import pytest
 from deployment_parts import BY_HAND, ENTRY, User, family, ordinary
 
-from mcpd.cli.clients.detect import detect
+from mcpd.clients.detect import detect
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from mcpd.cli.clients.detect import Found
+    from mcpd.clients.detect import Found
 
 ALL = ("cursor", "vscode", "codex", "continue", "elsewhere")
 

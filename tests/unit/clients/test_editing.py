@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from ruamel.yaml import YAML
 
-from mcpd.cli.clients.editing import MAX_BYTES, Splice, apply, edit, names, read, same
+from mcpd.clients.editing import MAX_BYTES, Splice, apply, edit, names, read, same
 from mcpd.errors import InvalidConfig
 from tests.unit.clients.made import CHANGES, ENTRIES, NAMES, Made, json_files, toml_files, yaml_files
 

@@ -15,8 +15,8 @@ from deployment_parts import family, ordinary, skip_without_leases, strays
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcpd.cli.clients import files
-from mcpd.cli.clients.files import (
+from mcpd.clients import files
+from mcpd.clients.files import (
     client_file,
     digest,
     make_directories,

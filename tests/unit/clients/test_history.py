@@ -12,9 +12,9 @@ from deployment_parts import ENTRY, OTHER, User
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcpd.cli.clients.editing import same
-from mcpd.cli.clients.history import MOST, History, Record, State
-from mcpd.cli.clients.plans import holds, merged
+from mcpd.clients.editing import same
+from mcpd.clients.history import MOST, History, Record, State
+from mcpd.clients.plans import holds, merged
 from mcpd.errors import InvalidConfig, McpdError
 from mcpd.paths import Scope
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 
-from mcpd.cli.clients.editing import edit, read
+from mcpd.clients.editing import edit, read
 from mcpd.errors import InvalidConfig
 from tests.unit.clients.made import CHANGES, Made, json_files
 

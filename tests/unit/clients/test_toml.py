@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from mcpd.cli.clients.editing import edit, read
+from mcpd.clients.editing import edit, read
 from mcpd.errors import InvalidConfig
 
 KEY = ("mcp_servers",)

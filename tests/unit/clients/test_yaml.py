@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcpd.cli.clients.editing import edit, read
+from mcpd.clients.editing import edit, read
 from mcpd.errors import InvalidConfig
 from tests.unit.clients.made import ENTRIES
 

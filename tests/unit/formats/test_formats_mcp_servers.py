@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mcpd.clients.secret_values import literal_secrets
 from mcpd.errors import InvalidManifest
 from mcpd.formats.mcp_servers import is_client_file, servers_of
 from mcpd.model import Manifest
-from mcpd.servers.orchestration.secret_values import literal_secrets
 
 if TYPE_CHECKING:
     from mcpd.formats.mcp_servers import Imported, ImportResult

@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Which MCP clients this user has."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from mcpd.clients import editing
+from mcpd.clients.files import client_file, is_there, snapshot
+from mcpd.errors import McpdError, NotSupported
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+    from pathlib import Path
+
+    from mcpd.clients.family import Family
+    from mcpd.model import JsonValue
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A client that is there."""
+
+    family: Family
+    file: Path
+    """Its file, or where it will be."""
+    exists: bool
+    servers: int | None
+    """How many are in the file; None if that cannot be told."""
+    problem: str
+    """Why the file cannot be used; empty if it can."""
+    programs: tuple[str, ...]
+    """Paths of its programs."""
+
+    def to_json(self) -> dict[str, JsonValue]:
+        """For programs."""
+        return {
+            "client_id": self.family.id,
+            "display_name": self.family.name,
+            "file": str(self.file),
+            "exists": self.exists,
+            "servers": self.servers,
+            "problem": self.problem,
+            "programs": list(self.programs),
+        }
+
+
+def detect(families: Iterable[Family], home: Path, environ: Mapping[str, str]) -> list[Found]:
+    """The clients among *families* of which a file, a directory or a program is there, in their order.
+
+    *home* is the user's directory, *environ* their variables (``PATH``, ``XDG_CONFIG_HOME``, those of clients). A file
+    that cannot be used is a problem of its client and of no other.
+    """
+    found = []
+    for family in families:
+        try:
+            file = client_file(family, home, environ)
+        except NotSupported:
+            continue
+        if is_installed(family, home, environ):
+            found.append(_looked_at(family, file, _programs(family, environ)))
+    return found
+
+
+def is_installed(family: Family, home: Path, environ: Mapping[str, str]) -> bool:
+    """Return whether a file, a directory or a program of *family* is there."""
+    places = [*family.linux_locations(home, environ), *family.linux_directories(home, environ)]
+    return any(map(is_there, places)) or bool(_programs(family, environ))
+
+
+def _programs(family: Family, environ: Mapping[str, str]) -> tuple[str, ...]:
+    path = environ.get("PATH", "")
+    paths = [shutil.which(program, path=path) for program in family.detect.programs] if path else []
+    return tuple(each for each in paths if each is not None)
+
+
+def _looked_at(family: Family, file: Path, programs: tuple[str, ...]) -> Found:
+    try:
+        data = snapshot(file).data
+        servers = editing.read(data or b"", family.format, family.key, family.shape, str(file))
+    except McpdError as error:
+        return Found(family, file, is_there(file), None, error.message, programs)
+    return Found(family, file, data is not None, len(servers), "", programs)

@@ -1,0 +1,706 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Reading the servers in a client's configuration file, and changing some of them so that all else stays as it is.
+
+Comments, order, indentation, line breaks, a byte order mark, a missing line break at the end, other settings and other
+servers stay byte for byte. What comes out is parsed again and compared with what was meant before it is handed out.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple, Protocol
+
+from mcpd.errors import InvalidConfig
+from mcpd.model import check_json, printable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+
+    from mcpd.model import JsonValue
+
+    Render = Callable[[str | None], list[str]]
+    """New items for lines with that indentation; None: without a line break."""
+
+Format = Literal["json", "jsonc", "toml", "yaml"]
+Shape = Literal["map", "list"]
+
+MAX_BYTES: Final[dict[str, int]] = {"json": 8 << 20, "jsonc": 8 << 20, "toml": 512 << 10, "yaml": 512 << 10}
+"""The largest file that is read: its parsers differ in speed by a factor of hundred."""
+MAX_DEPTH: Final = 200
+"""Levels of nesting in a file, below what any of the parsers survives."""
+BLANK: Final = " \t\r\n"
+"""The white space of JSON, TOML and YAML: what Unicode has beside it is text to them."""
+_BOM: Final = b"\xef\xbb\xbf"
+_NEWLINE: Final = re.compile(r"\r\n|\r|\n")
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """The text of the file that messages call *where*."""
+
+    body: str
+    bom: bool
+    where: str
+
+    @classmethod
+    def decode(cls, data: bytes, where: str) -> Text:
+        """The text in *data*, which is UTF-8, with or without a byte order mark.
+
+        Raises :class:`~mcpd.errors.InvalidConfig` that names *where* and the line.
+        """
+        bom = data.startswith(_BOM)
+        try:
+            text = cls(data.removeprefix(_BOM).decode(), bom, where)
+        except UnicodeDecodeError as error:
+            at = error.start + (len(_BOM) if bom else 0)
+            line = data.count(b"\n", 0, at) + 1
+            raise InvalidConfig(f"{where}:{line}: not UTF-8 text (byte {at}); save the file as UTF-8") from None
+        if (at := text.body.find("\0")) >= 0:
+            raise text.fault(at, "not text: there is a NUL byte in it")
+        return text
+
+    def encode(self) -> bytes:
+        """The bytes of the file."""
+        return (_BOM if self.bom else b"") + self.body.encode()
+
+    def with_body(self, body: str) -> Text:
+        """The same file with another content."""
+        return Text(body, self.bom, self.where)
+
+    def line(self, at: int) -> int:
+        """The number of the line that holds character *at*, counted from 1."""
+        return sum(1 for _ in _NEWLINE.finditer(self.body, 0, at)) + 1
+
+    def fault(self, at: int, what: str) -> InvalidConfig:
+        """The error to raise for *what* is wrong at character *at*."""
+        return InvalidConfig(f"{self.where}:{self.line(at)}: {what}")
+
+    @property
+    def newline(self) -> str:
+        """How the first line ends."""
+        found = _NEWLINE.search(self.body)
+        return found.group() if found else "\n"
+
+
+class Splice(NamedTuple):
+    """Characters *start* to *end* are to become *new*."""
+
+    start: int
+    end: int
+    new: str = ""
+
+
+def apply(text: str, splices: Iterable[Splice]) -> str:
+    """*text* with all *splices*, which are places in *text* as it is; cuts may overlap."""
+    parts: list[str] = []
+    at = 0
+    for splice in sorted(splices, key=lambda each: each[:2]):
+        parts += (text[at : max(at, splice.start)], splice.new)
+        at = max(at, splice.end)
+    return "".join([*parts, text[at:]])
+
+
+def inserted(text: Text, at: int, lines: Iterable[str]) -> Splice:
+    """Return the splice that puts *lines* at *at*, where a line begins or the text ends."""
+    if at and not text.body[:at].endswith(("\n", "\r")):
+        return Splice(at, at, "".join(text.newline + line for line in lines))
+    return Splice(at, at, "".join(line + text.newline for line in lines))
+
+
+def ended(old: str, new: str) -> str:
+    """Return *new* with a line break at its end only if *old*, the same file before, has one there, or is empty."""
+    if old and not old.endswith(("\n", "\r")) and new.endswith(("\n", "\r")):
+        return new[: -2 if new.endswith("\r\n") else -1]
+    return new
+
+
+def line_start(text: str, at: int) -> int:
+    """Where the line that holds character *at* begins."""
+    return max(text.rfind("\n", 0, at), text.rfind("\r", 0, at)) + 1
+
+
+def next_line(text: str, at: int) -> int:
+    """Where the line after the one that holds character *at* begins, or where the text ends."""
+    found = _NEWLINE.search(text, at)
+    return found.end() if found else len(text)
+
+
+def indent_at(text: str, at: int) -> str:
+    """The white space that the line of character *at* begins with."""
+    start = end = line_start(text, at)
+    while text[end : end + 1] in {" ", "\t"}:
+        end += 1
+    return text[start:end]
+
+
+def first_on_line(text: str, at: int) -> bool:
+    """Whether character *at* is the first of its line, but for white space."""
+    return not text[line_start(text, at) : at].strip(BLANK)
+
+
+def same(one: object, other: object) -> bool:
+    """Whether two values are the same to every parser: ``1``, ``1.0`` and ``true`` are three; order does not count.
+
+    Nothing here recurses, so that the values may be hostile.
+    """
+    pending = [(one, other)]
+    while pending:
+        left, right = pending.pop()
+        if type(left) is not type(right):
+            return False
+        if isinstance(left, dict) and isinstance(right, dict):
+            if left.keys() != right.keys():
+                return False
+            pending += [(value, right[key]) for key, value in left.items()]
+        elif isinstance(left, list) and isinstance(right, list):
+            if len(left) != len(right):
+                return False
+            pending += zip(left, right, strict=True)
+        elif left != right and not (left != left and right != right):  # noqa: PLR0124 -- what is not a number
+            return False
+    return True
+
+
+def show(key: Sequence[str]) -> str:
+    """*key*, the path to a value, for a message."""
+    return printable(".".join(key))
+
+
+def at_path(value: JsonValue, keys: Sequence[str]) -> JsonValue:
+    """*value* within an object for each of *keys*, the first outermost."""
+    for name in reversed(keys):
+        value = {name: value}
+    return value
+
+
+_LOOKED_AT: Final = 5
+"""Items whose indentation is looked at: all of a file may be one long line."""
+
+
+@dataclass(frozen=True, slots=True)
+class Style:
+    """How a file is laid out: *unit* is one step of indentation, *spread* False where all is on one line."""
+
+    newline: str
+    unit: str
+    spread: bool
+    compact: bool = False
+    """No space after ``,`` and ``:``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Items:
+    """What is between the brackets at *start* - 1 and *end*.
+
+    *spans* are the items, *commas* where the comma after each is, None where there is none (after the last one).
+    """
+
+    start: int
+    end: int
+    spans: Sequence[tuple[int, int]]
+    commas: Sequence[int | None]
+
+
+def unit_of(text: str, items: Items) -> str | None:
+    """By how much *items* are indented, if that shows."""
+    base = indent_at(text, items.start)
+    for start, _ in items.spans[:_LOOKED_AT]:
+        indent = indent_at(text, start)
+        if first_on_line(text, start) and indent.startswith(base) and indent != base:
+            return indent[len(base) :]
+    return None
+
+
+def add(text: str, items: Items, render: Render, style: Style) -> str:
+    """*text* with new items after the last of *items*."""
+    at = _last_end(text, items)
+    base = indent_at(text, items.start)
+    if not items.spans:
+        return _fill(text, items, render, style, at)
+    start, end = items.spans[-1]
+    comma = items.commas[-1]
+    own_line = first_on_line(text, start) and re.search(r"[\r\n]", text[items.start : start]) is not None
+    commented = bool(text[(end if comma is None else comma + 1) : at].strip(BLANK))
+    if own_line or commented:
+        indent = indent_at(text, start) if own_line else base + style.unit
+        glue = style.newline + indent
+        new = glue + ("," + glue).join(render(indent))
+    else:
+        glue = "" if style.compact else " "
+        new = glue + ("," + glue).join(render(None))
+    if comma is None:
+        return apply(text, [Splice(end, end, ","), Splice(at, at, new)]) if at > end else _insert(text, end, "," + new)
+    return _insert(text, at, new + ",")
+
+
+def _last_end(text: str, items: Items) -> int:
+    """Where what is between the brackets ends, with the white space that ends its line: that may be a comment's."""
+    at = items.start + len(text[items.start : items.end].rstrip(BLANK))
+    behind = at + len(text[at : items.end]) - len(text[at : items.end].lstrip(" \t"))
+    return behind if at > items.start and text[behind] in "\r\n" else at
+
+
+def _fill(text: str, items: Items, render: Render, style: Style, at: int) -> str:
+    """*text* with items where there is none but, perhaps, comments up to *at*."""
+    commented = at > items.start
+    if not style.spread and not commented:
+        return apply(text, [Splice(items.start, items.end, ("," if style.compact else ", ").join(render(None)))])
+    base = indent_at(text, items.start)
+    indent = base + style.unit
+    new = style.newline + indent + ("," + style.newline + indent).join(render(indent))
+    tail = text[at : items.end]
+    if not commented or not re.search(r"[\r\n]", tail):
+        return apply(text, [Splice(at, items.end, new + style.newline + base)])
+    return _insert(text, at, new)
+
+
+def _insert(text: str, at: int, new: str) -> str:
+    return text[:at] + new + text[at:]
+
+
+def remove(text: str, items: Items, gone: Collection[int]) -> str:
+    """*text* without the items whose numbers are *gone*, and the commas and white space that were theirs."""
+    kept = [number for number in range(len(items.spans)) if number not in gone]
+    last = kept[-1] if kept else -1
+    cuts = [cut for number in gone for cut in _cuts(text, items, number, last=number > last)]
+    if kept and items.commas[-1] is None and kept[-1] != len(items.spans) - 1:
+        comma = items.commas[kept[-1]]
+        if comma is not None:
+            cuts.append(Splice(comma, comma + 1))
+    if not kept:
+        inner = apply(text[: items.end], cuts)[items.start :]
+        return text[: items.start] + (inner if inner.strip(BLANK) else "") + text[items.end :]
+    return apply(text, cuts)
+
+
+def _cuts(text: str, items: Items, number: int, *, last: bool) -> list[Splice]:
+    """The cuts that remove an item; *last*: no item stays behind it."""
+    start, end = items.spans[number]
+    comma = items.commas[number]
+    cuts = []
+    if comma is not None:
+        if text[end:comma].strip(BLANK):
+            cuts.append(Splice(comma, comma + 1))
+        else:
+            end = comma + 1
+    behind = end
+    while behind < items.end and text[behind] in " \t":
+        behind += 1
+    ends_line = text[behind] in "\r\n"
+    if first_on_line(text, start) and ends_line:
+        start -= len(indent_at(text, start))
+        if text[:start].endswith("\r\n"):
+            start -= 2
+        elif start > items.start:
+            start -= 1
+        end = behind
+    elif first_on_line(text, start) or not (ends_line or last):
+        end = behind
+    else:
+        while start > items.start and text[start - 1] in " \t":
+            start -= 1
+    return [*cuts, Splice(start, end)]
+
+
+_STRING: Final = r'"[^"\\]*+(?:\\.[^"\\]*+)*"'
+_COMMENT: Final = re.compile(rf'{_STRING}|//[^\r\n]*+|/\*.*?\*/|/\*|"', re.DOTALL)
+_TRAILING: Final = re.compile(
+    rf'((?:{_STRING}|[\]}}0-9A-Za-z])[ \t\r\n]*+),(?=[ \t\r\n]*+[\]}}])|{_STRING}|".*', re.DOTALL
+)
+_GAP: Final = re.compile(r"[ \t\r\n]*+")
+_UNIT: Final = "  "
+_KINDS: Final = {"map": ("{", "}", "an object"), "list": ("[", "]", "a list")}
+
+
+@dataclass(frozen=True, slots=True)
+class _Member:
+    """A member of an object, or an item of a list, whose *name* is empty."""
+
+    name: str
+    start: int
+    value_start: int
+    end: int
+    value: JsonValue
+
+
+@dataclass(frozen=True, slots=True)
+class _Container:
+    """An object or list: its brackets are at *start* and *end* - 1."""
+
+    start: int
+    end: int
+    members: list[_Member]
+    items: Items
+
+
+@dataclass(frozen=True)
+class JsonDocument:
+    """A parsed file.
+
+    *around* are the objects from the whole document down to what holds the servers, as far as there are any;
+    *plain* is the text without comments, *strict* also without trailing commas.
+    """
+
+    text: Text
+    key: tuple[str, ...]
+    shape: Shape
+    plain: str
+    strict: str
+    model: JsonValue
+    around: list[_Container]
+
+    @classmethod
+    def parse(cls, text: Text, key: Sequence[str], shape: Shape) -> JsonDocument:
+        """The document *text*, whose servers are at *key*; raises :class:`~mcpd.errors.InvalidConfig`."""
+        plain = _without_comments(text)
+        if not plain.strip(BLANK):
+            return cls(text, tuple(key), shape, plain, plain, {}, [])
+        strict = _TRAILING.sub(lambda found: f"{found[1]} " if found[1] else found[0], plain)
+        model = _load(text, strict)
+        document = cls(text, tuple(key), shape, plain, strict, model, [])
+        document._descend()
+        return document
+
+    @cached_property
+    def servers(self) -> dict[str, JsonValue]:
+        """The servers by name, in their order."""
+        return {name: member.value for name, member in self._members.items()}
+
+    def edited(self, changes: Mapping[str, JsonValue | None]) -> str:
+        """The text with *changes*."""
+        if len(self.around) <= len(self.key):
+            return self._made({name: entry for name, entry in changes.items() if entry is not None})
+        held = self._members
+        body = self.text.body
+        splices = []
+        for name, entry in changes.items():
+            if entry is not None and name in held:
+                member = held[name]
+                splices.append(Splice(member.value_start, member.end, self._replacement(member, entry)))
+        body = apply(body, splices)
+        new: dict[str, JsonValue] = {
+            name: entry for name, entry in changes.items() if entry is not None and name not in held
+        }
+        if new:
+            body = self._again(body).added(new)
+        if gone := {name for name, entry in changes.items() if entry is None}:
+            body = self._again(body).removed(gone)
+        return body
+
+    def _again(self, body: str) -> JsonDocument:
+        return JsonDocument.parse(self.text.with_body(body), self.key, self.shape)
+
+    def _descend(self) -> None:
+        """Find the containers along the key."""
+        at = _GAP.match(self.strict, 0).end()  # type: ignore[union-attr]  # it matches nothing, too
+        value = self.model
+        for depth in range(len(self.key) + 1):
+            shape = "map" if depth < len(self.key) else self.shape
+            if value is None and depth:
+                return
+            if self.strict[at] != _KINDS[shape][0]:
+                what = show(self.key[:depth]) or "the document"
+                raise self.text.fault(at, f"{what} is not {_KINDS[shape][2]}")
+            container = self._container(at, shape)
+            self.around.append(container)
+            if depth == len(self.key):
+                return
+            found = [member for member in container.members if member.name == self.key[depth]]
+            if len(found) > 1:
+                raise self.text.fault(found[1].start, f"{show(self.key[: depth + 1])} is there twice; remove one")
+            if not found:
+                return
+            at, value = found[0].value_start, found[0].value
+
+    def _container(self, start: int, shape: str) -> _Container:
+        """The object or list that opens at *start*."""
+        strict, decode = self.strict, json.JSONDecoder().raw_decode
+        members: list[_Member] = []
+        commas: list[int | None] = []
+        at = _skip(strict, start + 1)
+        while strict[at] != _KINDS[shape][1]:
+            first, name = at, ""
+            if shape == "map":
+                name, at = decode(strict, at)
+                at = _skip(strict, _skip(strict, at) + 1)
+            value, end = decode(strict, at)
+            members.append(_Member(name, first, at, end, value))
+            comma = _skip(self.plain, end)
+            commas.append(comma if self.plain[comma] == "," else None)
+            at = _skip(strict, end)
+            if strict[at] == ",":
+                at = _skip(strict, at + 1)
+        items = Items(start + 1, at, [(member.start, member.end) for member in members], commas)
+        return _Container(start, at + 1, members, items)
+
+    @cached_property
+    def _members(self) -> dict[str, _Member]:
+        """The servers; raises :class:`~mcpd.errors.InvalidConfig` if two have one name."""
+        found: dict[str, _Member] = {}
+        if len(self.around) <= len(self.key):
+            return found
+        for member in self.around[-1].members:
+            name = member.name
+            if self.shape == "list":
+                given = member.value.get("name") if isinstance(member.value, dict) else None
+                if not isinstance(given, str):
+                    continue
+                name = given
+            if name in found:
+                raise self.text.fault(member.start, f"two servers are called {printable(name)}; rename or remove one")
+            found[name] = member
+        return found
+
+    def foreign(self) -> JsonValue:
+        """Return the model with None for a map of servers, and with the items that are no servers of a list of them."""
+        rest: JsonValue = None
+        if len(self.around) > len(self.key) and self.shape == "list":
+            names = {member.start for member in self._members.values()}
+            rest = [member.value for member in self.around[-1].members if member.start not in names] or None
+        model = self.model
+        holders: list[dict[str, JsonValue]] = []
+        for name in self.key:
+            holders.append(model if isinstance(model, dict) else {})
+            model = holders[-1].get(name)
+        for name, holder in zip(reversed(self.key), reversed(holders), strict=True):
+            rest = {**holder, name: rest}
+        return rest
+
+    @property
+    def _style(self) -> Style:
+        body = self.text.body
+        units = [unit for container in reversed(self.around) if (unit := unit_of(body, container.items))]
+        spread = not self.around or "\n" in body.strip(BLANK) or "\r" in body.strip(BLANK) or not self.model
+        compact = not spread and re.search(r'":[ \t]', self.strict) is None and ":" in self.strict
+        return Style(self.text.newline, units[0] if units else _UNIT, spread, compact)
+
+    def _made(self, entries: dict[str, JsonValue]) -> str:
+        """The text with the path to the servers, and *entries*."""
+        value: JsonValue = list(entries.values()) if self.shape == "list" else entries
+        body, style = self.text.body, self._style
+        if not self.around:
+            new = _dump(at_path(value, self.key), style, "")
+            if not body.strip(BLANK):
+                return new + style.newline
+            ended = body.endswith(("\n", "\r"))
+            return body + ("" if ended else style.newline) + new + (style.newline if ended else "")
+        depth = len(self.around) - 1
+        holder, name = self.around[-1], self.key[depth]
+        value = at_path(value, self.key[depth + 1 :])
+        for member in holder.members:
+            if member.name == name:  # null
+                return apply(body, [Splice(member.value_start, member.end, self._replacement(member, value))])
+        return add(body, holder.items, _renderer({name: value}, style, "map"), style)
+
+    def _replacement(self, member: _Member, value: JsonValue) -> str:
+        """*value* laid out as what it takes the place of."""
+        body, style = self.text.body, self._style
+        old = body[member.value_start : member.end]
+        nested = isinstance(member.value, dict | list) and bool(member.value)
+        if "\n" in old or "\r" in old or (style.spread and not nested and first_on_line(body, member.start)):
+            return _dump(value, style, indent_at(body, member.start))
+        return _dump(value, replace(style, compact=style.compact and ": " not in old), None)
+
+    def added(self, entries: dict[str, JsonValue]) -> str:
+        """The text with *entries* behind the servers that it holds."""
+        style = self._style
+        return add(self.text.body, self.around[-1].items, _renderer(entries, style, self.shape), style)
+
+    def removed(self, names: set[str]) -> str:
+        """The text without the servers *names*."""
+        container = self.around[-1]
+        starts = {member.start for name, member in self._members.items() if name in names}
+        gone = [number for number, member in enumerate(container.members) if member.start in starts]
+        return remove(self.text.body, container.items, gone)
+
+
+def _renderer(entries: dict[str, JsonValue], style: Style, shape: str) -> Callable[[str | None], list[str]]:
+    def render(indent: str | None) -> list[str]:
+        values = {name: _dump(entry, style, indent) for name, entry in entries.items()}
+        if shape == "list":
+            return list(values.values())
+        colon = ":" if style.compact else ": "
+        return [json.dumps(name, ensure_ascii=False) + colon + value for name, value in values.items()]
+
+    return render
+
+
+def _dump(value: JsonValue, style: Style, indent: str | None) -> str:
+    """*value* as JSON, on one line if *indent* is None, else with *indent* on all lines but the first."""
+    if indent is None:
+        separators = (",", ":") if style.compact else (", ", ": ")
+        return json.dumps(value, ensure_ascii=False, separators=separators)
+    return json.dumps(value, ensure_ascii=False, indent=style.unit).replace("\n", style.newline + indent)
+
+
+def _skip(text: str, at: int) -> int:
+    """Where the white space at *at* ends."""
+    found = _GAP.match(text, at)
+    return found.end() if found else at
+
+
+def _without_comments(text: Text) -> str:
+    if "/" not in text.body:
+        return text.body
+
+    def blank(found: re.Match[str]) -> str:
+        whole = found.group()
+        if whole in {'"', "/*"}:
+            raise text.fault(found.start(), "a comment is not closed" if whole == "/*" else "a string is not closed")
+        return re.sub(r"[^\r\n]", " ", whole) if whole.startswith("/") else whole
+
+    return _COMMENT.sub(blank, text.body)
+
+
+def _load(text: Text, strict: str) -> JsonValue:
+    try:
+        model: JsonValue = json.loads(strict, parse_constant=_no_constant)
+    except RecursionError:
+        raise text.fault(0, "nested too deeply to be read") from None
+    except json.JSONDecodeError as error:
+        raise text.fault(error.pos, f"not JSON: {error.msg} (column {error.colno})") from None
+    except ValueError as error:
+        raise text.fault(0, f"not JSON: {error}") from None
+    return model
+
+
+def _no_constant(name: str) -> None:
+    raise ValueError(f"{name} is not a JSON number")
+
+
+class Document(Protocol):
+    """A parsed file."""
+
+    @property
+    def model(self) -> object:
+        """What the whole file holds: maps and lists in each other, with the names of all settings."""
+
+    @property
+    def servers(self) -> dict[str, JsonValue]:
+        """The servers by name, in their order."""
+
+    def edited(self, changes: Mapping[str, JsonValue | None]) -> str:
+        """The text with *changes*, each of which changes something."""
+
+    def foreign(self) -> object:
+        """Return what the file holds beside servers, to be compared."""
+
+
+def read(data: bytes, form: Format, key: Sequence[str], shape: Shape, where: str) -> dict[str, JsonValue]:
+    """The servers in the file *data*, of format *form*, by name and in the order of the file.
+
+    *key* is the path to them. They are a map, or (*shape* ``list``) a list of objects that each hold their ``name``.
+    None at all where the key or all content is missing. ``json`` may hold comments, too, as clients allow that.
+    Raises :class:`~mcpd.errors.InvalidConfig`, which names *where*, mostly with the line, for a file that cannot be
+    parsed, is larger than :data:`MAX_BYTES`, or holds something other than servers at the key.
+    """
+    servers = _parse(_text(data, form, where), form, key, shape).servers
+    _check(servers, where)
+    return servers
+
+
+def names(data: bytes, form: Format, key: Sequence[str], shape: Shape, where: str) -> set[str]:
+    """The names of all settings in the file, at whatever depth. Arguments and errors are those of :func:`read`."""
+    found: set[str] = set()
+    waiting: list[object] = [_parse(_text(data, form, where), form, key, shape).model]
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, dict):
+            found.update(value)
+            waiting.extend(value.values())
+        elif isinstance(value, list):
+            waiting.extend(value)
+    return found
+
+
+def edit(
+    data: bytes, form: Format, key: Sequence[str], shape: Shape, changes: Mapping[str, JsonValue | None], where: str
+) -> bytes:
+    """The file *data* with *changes*: entries to put by name, None for those to remove.
+
+    What is as *changes* want it is left alone, what is replaced keeps its place, and what is new comes last. An entry
+    of a list is given its ``name`` if it has none. The path to the servers is made if it is missing. Arguments and
+    errors are those of :func:`read`; it is an error, too, if the file holds what keeps it from being edited safely.
+    """
+    text = _text(data, form, where)
+    before = _parse(text, form, key, shape)
+    wanted = {name: _entry(name, entry, shape, where) for name, entry in changes.items()}
+    held = before.servers
+    _check(held, where)
+    wanted = {
+        name: entry
+        for name, entry in wanted.items()
+        if (name in held if entry is None else name not in held or not same(held[name], entry))
+    }
+    if not wanted:
+        return data
+    new = text.with_body(before.edited(wanted))
+    if len(result := new.encode()) > MAX_BYTES[form]:
+        raise InvalidConfig(f"{where}: would become larger than {MAX_BYTES[form] >> 10} KiB")
+    try:
+        fault = _difference(before, _parse(new, form, key, shape), wanted)
+    except InvalidConfig as error:
+        fault = error.message.removeprefix(where).lstrip(":")
+    if fault:
+        raise InvalidConfig(
+            f"{where}: cannot be changed without changing more than was meant ({fault}); edit it by hand"
+        )
+    return result
+
+
+def _difference(before: Document, after: Document, changes: Mapping[str, JsonValue | None]) -> str:
+    """Return what is not in *after* as it was in *before* but for *changes*; empty if all is."""
+    meant = {name: entry for name, entry in before.servers.items() if name not in changes}
+    names = [name for name in after.servers if name not in changes]
+    wanted = {name: entry for name, entry in changes.items() if entry is not None}
+    if names != list(meant) or not same(after.servers, {**meant, **wanted}):
+        return "other servers would change"
+    return "" if same(after.foreign(), before.foreign()) else "other settings would change"
+
+
+def _text(data: bytes, form: Format, where: str) -> Text:
+    if len(data) > MAX_BYTES[form]:
+        raise InvalidConfig(
+            f"{where}: larger than {MAX_BYTES[form] >> 10} KiB, which is more than is read; edit it by hand"
+        )
+    return Text.decode(data, where)
+
+
+def _entry(name: str, entry: JsonValue | None, shape: Shape, where: str) -> JsonValue | None:
+    """*entry* as it is in the file."""
+    shown = f"{where}: {printable(name)}"
+    _check({name: entry}, where)
+    if entry is None or shape == "map":
+        return entry
+    if not isinstance(entry, dict):
+        raise InvalidConfig(f"{shown}: not an object, as the entries of a list have to be")
+    if entry.get("name", name) != name:
+        raise InvalidConfig(f"{shown}: holds another name, {printable(str(entry['name']))}")
+    return entry if "name" in entry else {"name": name, **entry}
+
+
+def _check(servers: Mapping[str, JsonValue], where: str) -> None:
+    """See that the *servers* hold nothing that could not be compared, recorded and shown."""
+    for name, entry in servers.items():
+        try:
+            check_json({name: entry})
+        except ValueError as error:
+            fault = str(error)
+            if fault.startswith(("'", '"')):  # It quotes the text, which may be a secret.
+                fault = "a text in it holds a character that cannot be written (NUL or half a surrogate pair)"
+            raise InvalidConfig(f"{where}: {printable(name)}: cannot be used: {fault}") from None
+
+
+def _parse(text: Text, form: Format, key: Sequence[str], shape: Shape) -> Document:
+    if form == "toml":
+        from mcpd.clients.toml import TomlDocument  # noqa: PLC0415 -- the parsers are slow to import
+
+        return TomlDocument.parse(text, key, shape)
+    if form == "yaml":
+        from mcpd.clients.yaml import YamlDocument  # noqa: PLC0415
+
+        return YamlDocument.parse(text, key, shape)
+    return JsonDocument.parse(text, key, shape)

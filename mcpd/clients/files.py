@@ -1,0 +1,521 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""A client's file: where it is, whether it may be replaced, and its replacement if it still is what was read.
+
+Clients write their files whenever they like and know no lock. So the new file changes places with the old one in one
+step, and what comes out is looked at before it is dropped: if somebody wrote meanwhile, it goes back.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import fcntl
+import grp
+import hashlib
+import os
+import secrets
+import shlex
+import signal
+import stat
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from mcpd.errors import Busy, InvalidArgument, InvalidConfig, McpdError, NotSupported, ReadOnly, from_oserror
+from mcpd.files import MAX_FILE, TEMP_MARK, signature, sync_directory
+from mcpd.model import printable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from mcpd.clients.family import Family
+    from mcpd.files import Signature
+
+_PRIVATE: Final = 0o700
+
+
+def client_file(family: Family, home: Path, environ: Mapping[str, str], given: Path | None = None) -> Path:
+    """The file of *family* for the user whose directory is *home*: *given*, else the first that exists, else the usual.
+
+    *environ* are the variables that move it. Raises :class:`~mcpd.errors.NotSupported` for a client that has none on
+    Linux.
+    """
+    if given is not None:
+        return given
+    places = family.linux_locations(home, environ)
+    if not places:
+        raise NotSupported(f"{family.name} has no file on Linux; --file FILE names one")
+    return next((place for place in places if is_there(place)), places[0])
+
+
+def is_there(path: Path) -> bool:
+    """Whether there is something at *path*, if only a symlink that leads nowhere."""
+    return os.path.lexists(path)
+
+
+def real_place(path: Path) -> Path:
+    """*path* by one name: its directory without symlinks, so that a file has one history.
+
+    The last part stays as it is, for a symlink there is to be seen. Raises :class:`~mcpd.errors.InvalidArgument` for
+    what cannot be the name of a file.
+    """
+    text = str(path)
+    if not path.name or path.name == ".." or "\0" in text or any("\ud800" <= char <= "\udfff" for char in text):
+        raise InvalidArgument(f"{text!a} is not the name of a file, in UTF-8")
+    return Path(os.path.realpath(path.parent)) / path.name
+
+
+def missing_directories(path: Path, home: Path) -> list[Path]:
+    """The directories that have to be made for the file *path*, the outermost first.
+
+    Raises :class:`~mcpd.errors.InvalidConfig` if they are not below *home*, for a file elsewhere that lies in no
+    directory is a misspelt one, and if root would leave its own file in a user's directory.
+    """
+    missing = [parent for parent in path.parents if not is_there(parent)]
+    above = missing[-1].parent if missing else path.parent
+    with suppress(OSError):  # Whoever goes on will be told.
+        owner = above.stat().st_uid
+        if os.geteuid() == 0 and owner != 0:
+            raise InvalidConfig(f"{path}: lies in a directory of another user (uid {owner}); run this as that user")
+    if missing and real_place(home / "x").parent not in missing[-1].parents:
+        raise InvalidConfig(f"{path}: there is no directory {path.parent}; make it first, or name another file")
+    return missing[::-1]
+
+
+def make_directories(directories: Iterable[Path]) -> None:
+    """Make each of them, for its owner alone. Raises :class:`~mcpd.errors.McpdError`."""
+    for directory in directories:
+        try:
+            with suppress(FileExistsError):
+                directory.mkdir(mode=_PRIVATE)
+                sync_directory(directory.parent)
+        except OSError as error:
+            raise from_oserror(error, f"making {directory}") from error
+
+
+def remove_directories(directories: Sequence[Path]) -> None:
+    """Remove what :func:`make_directories` made, as far as nothing has been put there since."""
+    for directory in reversed(directories):
+        with suppress(OSError):  # Somebody uses it, or removed it: both is as well.
+            directory.rmdir()
+
+
+NEW_MODE: Final = 0o600
+"""Of a file that was not there: it may come to hold secrets."""
+READ: Final = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_NOFOLLOW | os.O_CLOEXEC
+"""How it is opened: nothing is followed, and nothing waits."""
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """A client's file as it was when it was read."""
+
+    path: Path
+    data: bytes | None = field(repr=False)
+    """None if there was no file."""
+    mode: int
+    """Its permission bits; those that it will get, if there was none."""
+    uid: int
+    gid: int
+    signature: Signature | None
+
+    @property
+    def digest(self) -> str | None:
+        """The SHA-256 of the content, in hexadecimal."""
+        return digest(self.data)
+
+
+def digest(data: bytes | None) -> str | None:
+    """The SHA-256 of *data*, in hexadecimal; None if there is none."""
+    return None if data is None else hashlib.sha256(data).hexdigest()
+
+
+def snapshot(path: Path) -> Snapshot:
+    """The client's file at *path*, which may be missing.
+
+    Raises :class:`~mcpd.errors.InvalidConfig` for a symlink, for what is not a regular file, has several names, is
+    somebody else's or larger than 8 MiB, :class:`~mcpd.errors.Busy` if it is being written, and another
+    :class:`~mcpd.errors.McpdError` if it cannot be read.
+    """
+    path = real_place(path)
+    try:
+        with opened(path.parent) as directory:
+            data, status = _read(directory, path.name, path)
+    except FileNotFoundError:
+        return Snapshot(path, None, NEW_MODE, os.geteuid(), os.getegid(), None)
+    except OSError as error:
+        raise from_oserror(error, f"reading {path}") from error
+    return Snapshot(path, data, stat.S_IMODE(status.st_mode), status.st_uid, status.st_gid, signature(status))
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[int]:
+    """The directory *path*, which has become no symlink since it was looked up; raises OSError."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _read(directory: int, name: str, path: Path) -> tuple[bytes, os.stat_result]:
+    # Looked at before it is opened, for opening a device may do something.
+    check(os.stat(name, dir_fd=directory, follow_symlinks=False), path)
+    descriptor = os.open(name, READ, dir_fd=directory)
+    try:
+        status = os.fstat(descriptor)
+        check(status, path)
+        data = contents(descriptor)
+        if len(data) > MAX_FILE:
+            raise _too_large(path)
+        if signature(os.fstat(descriptor)) != signature(status):
+            raise Busy(f"{path}: is being written by another program; try again")
+        return data, status
+    finally:
+        os.close(descriptor)
+
+
+def contents(descriptor: int) -> bytes:
+    """What the file holds, as far as it is no larger than it may be, and one byte more; raises OSError."""
+    parts, place = [], 0
+    while place <= MAX_FILE and (part := os.pread(descriptor, MAX_FILE + 1 - place, place)):
+        parts.append(part)
+        place += len(part)
+    return b"".join(parts)
+
+
+def check(status: os.stat_result, path: Path) -> None:
+    """Raise :class:`~mcpd.errors.InvalidConfig` unless the file is one that may be replaced."""
+    if stat.S_ISLNK(status.st_mode):
+        real = os.path.realpath(path)
+        raise InvalidConfig(
+            f"{path}: a symlink, which a new file would replace; --file {real} changes what it leads to"
+        )
+    if not stat.S_ISREG(status.st_mode):
+        raise InvalidConfig(f"{path}: not a regular file; --file FILE names another one")
+    if status.st_uid != os.geteuid():
+        raise InvalidConfig(f"{path}: belongs to another user (uid {status.st_uid}); --file FILE names another one")
+    if status.st_nlink > 1:
+        raise InvalidConfig(
+            f"{path}: a hard link, one of {status.st_nlink} names of a file, which a new file would part;"
+            " make it a file of its own first, or name another one with --file"
+        )
+    if status.st_size > MAX_FILE:
+        raise _too_large(path)
+
+
+def _too_large(path: Path) -> InvalidConfig:
+    return InvalidConfig(
+        f"{path}: larger than {MAX_FILE >> 20} MiB, which no client's configuration is; --file FILE names another one"
+    )
+
+
+_OTHERS: Final = ("security.", "trusted.")
+"""Attributes that the system sets on new files as it sees fit."""
+_NOT_MINE: Final = frozenset({errno.EPERM, errno.EACCES, errno.EINVAL})
+"""What giving a file to a group ends with that one is not in, or that a container does not have."""
+
+
+def is_being_written(descriptor: int) -> bool:
+    """Whether anybody has the file open for writing; False also where that cannot be asked."""
+    try:
+        # Whoever opened it right now would end this process by SIGIO; nobody minds SIGURG.
+        fcntl.fcntl(descriptor, fcntl.F_SETSIG, signal.SIGURG)
+        fcntl.fcntl(descriptor, fcntl.F_SETLEASE, fcntl.F_RDLCK)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    fcntl.fcntl(descriptor, fcntl.F_SETLEASE, fcntl.F_UNLCK)
+    return False
+
+
+def copy_attributes(source: int, target: int, path: Path) -> None:
+    """Give *target* the group and the extended attributes, access lists among them, of *source*, the file at *path*.
+
+    Raises :class:`~mcpd.errors.ReadOnly` for a group that the caller may not give it, and OSError.
+    """
+    group = os.fstat(source).st_gid
+    if os.fstat(target).st_gid != group:
+        try:
+            os.fchown(target, -1, group)
+        except OSError as error:
+            if error.errno not in _NOT_MINE:
+                raise
+            raise _not_in_group(path, group) from error
+    given, wanted = _attributes(target), _attributes(source)
+    for name in given.keys() - wanted.keys():
+        with _tolerating(name):
+            os.removexattr(target, name)
+    for name, value in wanted.items():
+        if given.get(name) != value:
+            with _tolerating(name):
+                os.setxattr(target, name, value)
+
+
+def _not_in_group(path: Path, group: int) -> ReadOnly:
+    return ReadOnly(
+        f"{path}: belongs to the group {_name(group)}, which you are not in and so cannot give a new file to;"
+        f" 'chgrp {_name(os.getegid())} {shlex.quote(str(path))}' gives it to your own group"
+    )
+
+
+def _name(group: int) -> str:
+    try:
+        return printable(grp.getgrgid(group).gr_name)
+    except KeyError:
+        return str(group)
+
+
+def _attributes(descriptor: int) -> dict[str, bytes]:
+    try:
+        return {name: os.getxattr(descriptor, name) for name in os.listxattr(descriptor)}
+    except OSError as error:
+        if error.errno == errno.ENOTSUP:
+            return {}
+        raise
+
+
+@contextmanager
+def _tolerating(name: str) -> Iterator[None]:
+    """Go on where a user may not set the attribute *name*."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in (errno.EPERM, errno.EACCES, errno.ENOTSUP) or not name.startswith(_OTHERS):
+            raise
+
+
+_NO_REPLACE: Final = 1
+_EXCHANGE: Final = 2
+_UNSUPPORTED: Final = frozenset({errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP})
+
+
+def temp_name(path: Path) -> str:
+    """A name, beside *path*, for a file that is to take its place."""
+    return f".{path.name[:40]}.{secrets.token_hex(6)}{TEMP_MARK}"
+
+
+def replace(before: Snapshot, data: bytes | None, *, mode: int | None = None, temp: str = "") -> None:
+    """Put *data* in place of the file *before*, or remove it if *data* is None.
+
+    The new file has the owner, group, permissions and extended attributes of the old one; *mode* says otherwise. *temp*
+    is the name, from :func:`temp_name`, under which it is written. The caller holds the lock of the deployments and
+    has made the directory. Whatever happens, the old or the new file is there whole.
+
+    Raises :class:`~mcpd.errors.Busy` if the file is not *before* any more, which then stays as it is, and another
+    :class:`~mcpd.errors.McpdError` if it cannot be written.
+    """
+    path, temp = before.path, temp or temp_name(before.path)
+    try:
+        with opened(path.parent) as directory:
+            change = _Change(directory, before, temp)
+            if data is None:
+                change.remove()
+            elif before.data is None:
+                change.create(data, before.mode if mode is None else mode)
+            else:
+                change.exchange(data, mode)
+            os.fsync(directory)
+    except OSError as error:
+        raise from_oserror(error, f"writing {path}") from error
+
+
+def settle(path: Path, temp: str, old: str | None, new: str | None, written: bytes | None) -> bool | None:
+    """Whether a :func:`replace` that was killed had happened; None if that cannot be told any more.
+
+    *old* and *new* are the digests of what was there and of what was to come, *written* that itself if it is known.
+    What the killed one left under *temp* is removed, and put back if it is somebody's edit that was caught in between.
+    """
+    path = real_place(path)
+    try:
+        with opened(path.parent) as directory:
+            change = _Change(directory, Snapshot(path, None, NEW_MODE, -1, -1, None), temp)
+            return change.settle(old, new, written)
+    except FileNotFoundError:  # The directory is not there.
+        return True if new is None else False if old is None else None
+    except (OSError, McpdError):  # What cannot be cleared away does no harm.
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class _Change:
+    """The steps of one replacement; OSError is the caller's."""
+
+    directory: int
+    before: Snapshot
+    temp: str
+
+    @property
+    def name(self) -> str:
+        return self.before.path.name
+
+    def create(self, data: bytes, mode: int) -> None:
+        self._stage(data, mode, None)
+        try:
+            self._move(self.temp, self.name)
+        except OSError as error:
+            self._drop()
+            if isinstance(error, FileExistsError):
+                raise self._busy() from None
+            raise
+
+    def exchange(self, data: bytes, mode: int | None) -> None:
+        with self._open(self.name) as source:
+            status = os.fstat(source)
+            check(status, self.before.path)
+            self._expect(source)
+            self._stage(data, stat.S_IMODE(status.st_mode) if mode is None else mode, source)
+            try:
+                swapped = self._rename(self.temp, self.name, _EXCHANGE)
+                if not swapped:  # All that can be done on such a file system.
+                    with self._open(self.name) as again:
+                        self._expect(again)
+                    os.rename(self.temp, self.name, src_dir_fd=self.directory, dst_dir_fd=self.directory)
+            except (OSError, Busy) as error:
+                self._drop()
+                if isinstance(error, FileNotFoundError):
+                    raise self._busy() from None
+                raise
+        if swapped:
+            self._take_out(data)
+
+    def remove(self) -> None:
+        with self._open(self.name) as source:
+            check(os.fstat(source), self.before.path)
+            self._expect(source)
+        try:
+            if not self._rename(self.name, self.temp, _NO_REPLACE):
+                os.rename(self.name, self.temp, src_dir_fd=self.directory, dst_dir_fd=self.directory)
+        except FileNotFoundError:
+            raise self._busy() from None
+        self._take_out(None)
+
+    def _take_out(self, data: bytes | None) -> None:
+        """Drop what came out under the temporary name if it is what was read, else put it back in place of *data*."""
+        if self._rests(self.temp, self.before.digest):
+            self._drop()
+            return
+        self._put_back(digest(data))
+        raise self._busy()
+
+    def _put_back(self, new: str | None) -> None:
+        """Undo the step that put what has the digest *new* in place."""
+        fault = "was written twice meanwhile by other programs"
+        try:
+            if new is None:
+                self._move(self.temp, self.name)
+                return
+            self._rename(self.temp, self.name, _EXCHANGE)
+            if self._rests(self.temp, new):
+                self._drop()
+                return
+            self._rename(self.temp, self.name, _EXCHANGE)  # What was written last belongs there.
+        except FileExistsError:
+            pass
+        except FileNotFoundError:
+            if new is None:
+                raise
+            self._put_back(None)  # The client removed ours at once.
+            return
+        except OSError as error:
+            fault = f"was written meanwhile by another program, and cannot be put back ({error.strerror})"
+        raise McpdError(
+            f"{self.before.path}: {fault}; what they wrote first is kept as {self.before.path.with_name(self.temp)}"
+        )
+
+    def _move(self, source: str, place: str) -> None:
+        """Raises FileExistsError if there is something at *place*."""
+        if not self._rename(source, place, _NO_REPLACE):
+            os.link(source, place, src_dir_fd=self.directory, dst_dir_fd=self.directory, follow_symlinks=False)
+            os.unlink(source, dir_fd=self.directory)
+
+    def settle(self, old: str | None, new: str | None, written: bytes | None) -> bool | None:
+        now, left = digest(self._content(self.name)), self._content(self.temp)
+        if left is not None:
+            if self._rests(self.temp, old):
+                self._drop()
+                return True
+            if digest(left) == new:
+                self._drop()
+                return now == new
+            if now == new:
+                self._put_back(new)
+                return False
+            if written is not None and written.startswith(left):  # It was being written.
+                self._drop()
+        if now == new:
+            return True
+        return False if now == old else None
+
+    def _stage(self, data: bytes, mode: int, source: int | None) -> None:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        descriptor = os.open(self.temp, flags, NEW_MODE, dir_fd=self.directory)
+        try:
+            rest = memoryview(data)
+            while rest:
+                rest = rest[os.write(descriptor, rest) :]
+            if source is not None:
+                copy_attributes(source, descriptor, self.before.path)
+            os.fchmod(descriptor, mode)
+            os.fsync(descriptor)
+        except (OSError, McpdError):
+            self._drop()
+            raise
+        finally:
+            os.close(descriptor)
+
+    def _drop(self) -> None:
+        with suppress(FileNotFoundError):
+            os.unlink(self.temp, dir_fd=self.directory)
+
+    @contextmanager
+    def _open(self, name: str) -> Iterator[int]:
+        try:
+            descriptor = os.open(name, READ, dir_fd=self.directory)
+        except FileNotFoundError:
+            raise self._busy() from None
+        try:
+            yield descriptor
+        finally:
+            os.close(descriptor)
+
+    def _expect(self, descriptor: int) -> None:
+        """Raise Busy unless the file *descriptor* holds what was read."""
+        if contents(descriptor) != self.before.data:
+            raise self._busy()
+
+    def _rests(self, name: str, content: str | None) -> bool:
+        """Whether the file *name* is what has the digest *content*, and nobody is about to write to it."""
+        try:
+            with self._open(name) as descriptor:
+                return (
+                    stat.S_ISREG(os.fstat(descriptor).st_mode)
+                    and not is_being_written(descriptor)
+                    and digest(contents(descriptor)) == content
+                )
+        except (OSError, Busy):
+            return False
+
+    def _content(self, name: str) -> bytes | None:
+        """What the regular file *name* holds, None for anything else."""
+        try:
+            with self._open(name) as descriptor:
+                return contents(descriptor) if stat.S_ISREG(os.fstat(descriptor).st_mode) else None
+        except (OSError, Busy):
+            return None
+
+    def _rename(self, source: str, place: str, flags: int) -> bool:
+        """Whether the file system could rename so; raises OSError if it failed."""
+        libc = ctypes.CDLL(None, use_errno=True)
+        here = self.directory
+        if libc.renameat2(here, os.fsencode(source), here, os.fsencode(place), ctypes.c_uint(flags)) == 0:
+            return True
+        number = ctypes.get_errno()
+        if number in _UNSUPPORTED:
+            return False
+        raise OSError(number, os.strerror(number))
+
+    def _busy(self) -> Busy:
+        return Busy(f"{self.before.path}: was changed meanwhile by another program, and stays as it is; try again")

@@ -1,0 +1,319 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""The keys that configurations are signed with: made at first use, replaced on demand.
+
+``keys/keys.json`` lists the public keys, the newest first; ``retired_at`` is null for the one in use. A rotation lists
+the new key, replaces the signing key, and only then retires the old one. So two keys without ``retired_at`` are a
+rotation that was interrupted: the signing key says how far it came, and whoever signs next ends it.
+"""
+
+from __future__ import annotations
+
+import base64
+import os
+import stat
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from mcpd.clients.canonical import timestamp
+from mcpd.clients.faults import SignatureFault
+from mcpd.clients.keyfiles import (
+    ANEW,
+    KEPT,
+    MAX_KEY,
+    MAX_LIST,
+    OVERLAP,
+    Record,
+    check_signature,
+    dump_list,
+    key_id,
+    parse_list,
+    parse_public_key,
+    parse_secret_key,
+)
+from mcpd.clients.tree import mark
+from mcpd.errors import InvalidConfig, from_oserror
+from mcpd.model import printable
+from mcpd.trust.signing import public_pem, secret_pem
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection
+    from datetime import datetime
+    from pathlib import Path
+
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+
+    from mcpd.clients.tree import Tree
+    from mcpd.files import Signature
+
+__all__ = ["OVERLAP", "KeyChange", "KeyRecord", "Keys", "key_id"]
+
+
+@dataclass(frozen=True, slots=True)
+class KeyChange:
+    """What :meth:`Keys.initialize` did."""
+
+    key_id: str
+    created: bool
+    previous: str | None = None
+    """The key that was in use before."""
+    expires_at: str | None = None
+    """Until when signatures of the previous key are good."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeyRecord:
+    """A key that signs, or did."""
+
+    key_id: str
+    created_at: str
+    retired_at: str | None
+    """None for the one in use."""
+    expires_at: str | None
+    """Until when its signatures are good; None for the one in use."""
+    path: Path
+    """Its public half, as PEM."""
+
+
+class Keys:
+    """The keys of one *tree*; *clock* gives the time, with its zone."""
+
+    def __init__(self, tree: Tree, clock: Callable[[], datetime]) -> None:
+        self._tree = tree
+        self._clock = clock
+        self._secret = tree.keys / "signing_key.pem"
+        self._list = tree.keys / "keys.json"
+        self._seen: tuple[Signature, tuple[Record, ...]] | None = None
+        self._publics: dict[str, Ed25519PublicKey] = {}
+
+    def sign(self, data: bytes) -> tuple[str, str]:
+        """The signature of *data* as Base64, and the id of the key, which is made if there is none.
+
+        Raises :class:`~mcpd.clients.faults.SignatureFault` for a signing key that is none, that others
+        may read, or that the public files do not belong to; :class:`~mcpd.errors.ReadOnly` for who may not sign.
+        """
+        with self._tree.lock():
+            secret = self._usable()
+            return base64.b64encode(secret.sign(data)).decode("ascii"), key_id(secret.public_key())
+
+    def current(self) -> str | None:
+        """The id of the key in use, None before the first use."""
+        live = _live(self._records())
+        return live[-1] if live else None
+
+    def check(self, key_id: str) -> None:
+        """Raise :class:`~mcpd.clients.faults.SignatureFault` if signatures of that key are not good now.
+
+        That costs one ``lstat``.
+        """
+        self._record(key_id, expired=False)
+
+    def verify(self, data: bytes, signature: str, key_id: str, *, expired: bool = False) -> None:
+        """Raise :class:`~mcpd.clients.faults.SignatureFault` unless that key signed *data*.
+
+        The key has to be known and, unless *expired* ones will do, in use or retired less than :data:`OVERLAP` ago.
+        """
+        self._record(key_id, expired=expired)
+        check_signature(self._public(key_id), data, signature, key_id)
+
+    def initialize(self, *, regenerate: bool = False) -> KeyChange:
+        """Make the keys if there are none, and what is missing of their public files; *regenerate* replaces the key.
+
+        Signatures of the old one are good for :data:`OVERLAP` more. Raises as :meth:`sign` does; *regenerate* is the
+        way out of a signing key that cannot be used.
+        """
+        with self._tree.lock():
+            if regenerate:
+                return self._rotate()
+            is_new = self._load_secret() is None
+            return KeyChange(key_id(self._usable().public_key()), created=is_new)
+
+    def listing(self) -> list[KeyRecord]:
+        """All keys, the newest first."""
+        return [
+            KeyRecord(
+                key_id=record.key_id,
+                created_at=timestamp(record.created_at),
+                retired_at=timestamp(record.retired_at) if record.retired_at else None,
+                expires_at=timestamp(record.expires_at) if record.expires_at else None,
+                path=self._path(record.key_id),
+            )
+            for record in self._records()
+        ]
+
+    def _usable(self) -> Ed25519PrivateKey:
+        """The signing key, made if there is none, with the public files that belong to it."""
+        secret = self._load_secret()
+        if secret is None:
+            live = _live(self._records())
+            if live:
+                raise SignatureFault(f"{self._secret}: missing, though {live[-1]} is in use; put it back, or {ANEW}")
+            self._check_published(())
+            secret = Ed25519PrivateKey.generate()
+            self._tree.write(self._secret, secret_pem(secret), private=True)
+        self._settle(secret.public_key())
+        return secret
+
+    def _settle(self, public: Ed25519PublicKey) -> None:
+        """End what was interrupted, and write the public files that are missing."""
+        name = key_id(public)
+        records = self._records()
+        live = _live(records)
+        if name not in live and (live or any(record.key_id == name for record in records)):
+            why = f"but {live[-1]} is in use" if live else "which was retired"
+            raise SignatureFault(
+                f"{self._secret}: holds the key {name}, {why} ({self._list}); put the right one back, or {ANEW}"
+            )
+        self._check_published({name, *live})
+        files = {
+            self._path(name): public_pem(public),
+            self._tree.verification_key: public_pem(public),
+            self._tree.verification_key_raw: public.public_bytes_raw(),
+        }
+        for path, content in files.items():
+            if self._read(path) != content:
+                self._tree.write(path, content)
+        settled = self._settled(records, name)
+        if settled != records:
+            self._tree.write(self._list, dump_list(settled))
+        self._link("signing.key", "signing_key.pem")
+        self._link("signing.pub", f"../{self._tree.verification_key.name}")
+
+    def _settled(self, records: tuple[Record, ...], name: str) -> tuple[Record, ...]:
+        """*records* with *name* as the only one in use: newer ones never signed, it has replaced the older ones."""
+        now = self._clock()
+        at = next((index for index, record in enumerate(records) if record.key_id == name), None)
+        if at is None:
+            return (Record(key_id=name, created_at=now), *records)
+        return (records[at], *(record.retired(now) for record in records[at + 1 :]))
+
+    def _rotate(self) -> KeyChange:
+        """Replace the signing key, whatever is there; a full disk stops this before its first step."""
+        tree, now = self._tree, self._clock()
+        records = (self._records() or self._adopted(now))[: KEPT - 1]
+        live = _live(records)
+        secret = Ed25519PrivateKey.generate()
+        public = secret.public_key()
+        new = Record(key_id=key_id(public), created_at=now)
+        for directory in (tree.root, tree.keys):
+            tree.prepare(directory)
+        with ExitStack() as stack:
+            steps = [
+                stack.enter_context(tree.stage(path, data, private=path == self._secret))
+                for path, data in (
+                    (self._path(new.key_id), public_pem(public)),
+                    (self._list, dump_list((new, *records))),
+                    (self._secret, secret_pem(secret)),
+                    (tree.verification_key, public_pem(public)),
+                    (tree.verification_key_raw, public.public_bytes_raw()),
+                    (self._list, dump_list((new, *(record.retired(now) for record in records)))),
+                )
+            ]
+            for step in steps:
+                step.commit()
+        self._settle(public)
+        if not live:
+            return KeyChange(new.key_id, created=True)
+        return KeyChange(new.key_id, created=True, previous=live[-1], expires_at=timestamp(now + OVERLAP))
+
+    def _adopted(self, now: datetime) -> tuple[Record, ...]:
+        """The record of a signing key that is in no list; a broken one has signed nothing that could be checked."""
+        try:
+            secret = self._load_secret()
+        except SignatureFault:
+            return ()
+        if secret is None:
+            return ()
+        public = secret.public_key()
+        self._tree.write(self._path(key_id(public)), public_pem(public))
+        return (Record(key_id=key_id(public), created_at=now),)
+
+    def _load_secret(self) -> Ed25519PrivateKey | None:
+        data = self._read(self._secret, private=True)
+        if data is None:
+            return None
+        status = self._tree.status(self._tree.keys)
+        if status is None:
+            return None
+        mode = stat.S_IMODE(status.st_mode)
+        if mode & 0o022:
+            raise SignatureFault(
+                f"{self._tree.keys}: other users can put keys there (mode {mode:04o}); close it with "
+                f"'chmod go-w {self._tree.keys}'"
+            )
+        return parse_secret_key(data, self._secret)
+
+    def _check_published(self, names: Collection[str]) -> None:
+        """Refuse verification keys that are none of *names*: whoever checks with them would find everything wrong."""
+        for path in (self._tree.verification_key, self._tree.verification_key_raw):
+            data = self._read(path)
+            if data is None:
+                continue
+            way_out = "remove it, then 'mcpctl client keys init' writes the right one"
+            try:
+                found = key_id(parse_public_key(data, str(path)))
+            except SignatureFault as fault:
+                raise SignatureFault(f"{fault.message}; {way_out}") from fault
+            if found not in names:
+                raise SignatureFault(f"{path}: holds {found}, which is not the key in {self._secret}; {way_out}")
+
+    def _records(self) -> tuple[Record, ...]:
+        now = mark(self._list)
+        if self._seen is not None and self._seen[0] == now:
+            return self._seen[1]
+        data = self._read(self._list)
+        records = () if data is None else parse_list(data, self._list)
+        self._seen = None if now is None else (now, records)
+        return records
+
+    def _record(self, name: str, *, expired: bool) -> Record:
+        record = next((record for record in self._records() if record.key_id == name), None)
+        if record is None:
+            raise SignatureFault(f"the key '{printable(name)}' is none of those in {self._list}")
+        end = record.expires_at
+        if not expired and end is not None and self._clock() > end:
+            raise SignatureFault(
+                f"the key '{name}' was replaced, and its signatures were good until {timestamp(end)}; publish again"
+            )
+        return record
+
+    def _public(self, name: str) -> Ed25519PublicKey:
+        """The key of that id, which is kept: its id is its hash, so it never changes."""
+        public = self._publics.get(name)
+        if public is None:
+            path = self._path(name)
+            data = self._read(path)
+            if data is None:
+                raise SignatureFault(
+                    f"{path}: missing; put it back ('mcpctl client keys init' does if it is the one in use)"
+                )
+            public = parse_public_key(data, str(path))
+            if key_id(public) != name:
+                raise SignatureFault(f"{path}: holds another key, {key_id(public)}; put the right one back")
+            self._publics[name] = public
+        return public
+
+    def _path(self, name: str) -> Path:
+        return self._tree.keys / f"{name}.pem"
+
+    def _link(self, alias: str, target: str) -> None:
+        """A name that other implementations look for; what has it already is left alone."""
+        path = self._tree.keys / alias
+        try:
+            with self._tree.directory(self._tree.keys) as directory, suppress(FileExistsError):
+                os.symlink(target, alias, dir_fd=directory)
+        except OSError as error:
+            raise from_oserror(error, f"writing {path}") from error
+
+    def _read(self, path: Path, *, private: bool = False) -> bytes | None:
+        try:
+            return self._tree.read(path, MAX_LIST if path == self._list else MAX_KEY, private=private)
+        except InvalidConfig as error:
+            raise SignatureFault(error.message) from error
+
+
+def _live(records: tuple[Record, ...]) -> list[str]:
+    """The ids of those that are not retired: one, or while a rotation goes on its two, the newer first."""
+    return [record.key_id for record in records if record.retired_at is None]

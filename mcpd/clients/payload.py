@@ -1,0 +1,157 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Making a client's configuration from the installed servers.
+
+It says how ``mcpctl`` reaches each of them, and nothing of how they are set up: no value of a configuration is read
+here, so none can be signed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+from urllib.parse import quote
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from mcpd.clients.family import Family
+    from mcpd.clients.profiles import Profile
+    from mcpd.model import JsonValue
+    from mcpd.store.index import InstalledServer
+
+SERVERS: Final = "mcpServers"
+"""The only key of a payload, whatever client it is for."""
+COMMAND: Final = "mcpctl"
+RUN: Final = "run"
+TOKEN: Final = "MCPD_BRIDGE_TOKEN"  # noqa: S105 - the name of a variable
+"""The variable with the token for the bridge; ``mcpctl token`` tells its value."""
+BRIDGE: Final = "http://127.0.0.1:0"
+"""Stands for the bridge of the user who deploys a configuration, where each has another port.
+
+Nothing can listen on port 0, so a client that uses it as it is sends its token nowhere.
+"""
+_MOST_NAMED: Final = 10
+"""Servers that one warning names."""
+
+
+@dataclass(frozen=True, slots=True)
+class Generated:
+    """What the installed servers make."""
+
+    payload: dict[str, JsonValue]
+    warnings: list[str] = field(default_factory=list)
+    """What the client cannot take, and what was done about it; one sentence each."""
+
+
+def generate(servers: Iterable[InstalledServer], family: Family, profile: Profile) -> Generated:
+    """The configuration of *profile* for the clients *family*: those of *servers* that can be used and belong to it.
+
+    The same servers make the same payload, in whatever order they come. Whether a server has all the values it needs
+    is not asked: they are set after a client got to know it, too.
+    """
+    maker = _Maker(family, profile)
+    chosen = {server.id: server for server in servers if _belongs(server, profile)}
+    entries = {server_id: maker.entry(server_id) for server_id in maker.kept(sorted(chosen))}
+    return Generated({SERVERS: entries}, maker.warnings())
+
+
+def run_entry(server_id: str) -> dict[str, JsonValue]:
+    """The entry of the installed server *server_id*: a client that has it starts the server through mcpd."""
+    return {"command": COMMAND, "args": [RUN, server_id]}
+
+
+def uses_bridge(entries: Mapping[str, JsonValue]) -> bool:
+    """Return whether a URL in *entries* stands for the bridge of the user who deploys them."""
+    return rebased(entries, BRIDGE, "") != entries
+
+
+def rebased(entries: Mapping[str, JsonValue], old: str, new: str) -> dict[str, JsonValue]:
+    """Return *entries*, those with a URL of the bridge at *old* with that of the bridge at *new*."""
+    found = dict(entries)
+    for name, entry in entries.items():
+        url = entry.get("url") if isinstance(entry, dict) else None
+        if isinstance(entry, dict) and isinstance(url, str) and url.startswith(f"{old}/"):
+            found[name] = {**entry, "url": new + url.removeprefix(old)}
+    return found
+
+
+def _belongs(server: InstalledServer, profile: Profile) -> bool:
+    is_usable = server.manifest is not None and not (server.problem or server.entry.disabled or server.entry.problem)
+    return (
+        is_usable
+        and server.layer in profile.layers
+        and (profile.scripts or server.script is None)
+        and profile.takes(server.id)
+    )
+
+
+class _Maker:
+    """Makes the entries, and keeps what there is to say about them, each thing once."""
+
+    def __init__(self, family: Family, profile: Profile) -> None:
+        self._family = family
+        self._profile = profile
+        self._said: dict[str, list[str]] = {}
+
+    def kept(self, server_ids: list[str]) -> list[str]:
+        """Those of *server_ids* that the client has room for."""
+        most = self._family.limitations.max_servers
+        if most is None or len(server_ids) <= most:
+            return server_ids
+        text = f"{self._family.name} takes at most {most} servers; left out"
+        self._said[text] = server_ids[most:]
+        return server_ids[:most]
+
+    def entry(self, server_id: str) -> JsonValue:
+        """The entry of one server."""
+        if self._profile.transport != "stdio" and (entry := self._url(server_id)) is not None:
+            return entry
+        entry = run_entry(server_id)
+        if env := self._environment(server_id):
+            entry["env"] = env
+        return entry
+
+    def warnings(self) -> list[str]:
+        """One sentence for each thing to say, with the servers that it is about."""
+        return [f"{text}: {_listed(server_ids)}" for text, server_ids in self._said.items()]
+
+    def _url(self, server_id: str) -> dict[str, JsonValue] | None:
+        """The entry of the server as the bridge serves it; None if the client cannot be told so."""
+        name, instead = self._family.name, f"started with '{COMMAND} {RUN}' instead"
+        if "http" not in self._family.transports():
+            self._say(f"{name} does not connect to URLs; {instead}", server_id)
+            return None
+        placeholder = self._family.placeholder(TOKEN, "headers")
+        if placeholder is None:
+            self._say(f"{name} cannot fill in a token where it connects to a URL; {instead}", server_id)
+            return None
+        for variable in self._profile.variables_of(server_id):
+            self._say(f"the variable {variable} cannot be passed on to servers at a URL", server_id)
+        return {
+            "type": "http",
+            "url": f"{self._profile.url.rstrip('/')}/mcp/{quote(server_id, safe='')}",
+            "headers": {"Authorization": f"Bearer {placeholder}"},
+        }
+
+    def _environment(self, server_id: str) -> dict[str, JsonValue]:
+        """The variables that the client passes on from its own environment."""
+        env: dict[str, JsonValue] = {}
+        most = self._family.limitations.max_env_vars_per_server
+        for variable in self._profile.variables_of(server_id):
+            placeholder = self._family.placeholder(variable, "env")
+            if placeholder is None:
+                self._say(f"{self._family.name} fills in no variables, so {variable} is not passed on", server_id)
+            elif most is not None and len(env) >= most:
+                self._say(f"{self._family.name} takes at most {most} variables, so {variable} is left out", server_id)
+            else:
+                env[variable] = placeholder
+        return env
+
+    def _say(self, text: str, server_id: str) -> None:
+        self._said.setdefault(text, []).append(server_id)
+
+
+def _listed(server_ids: list[str]) -> str:
+    shown = ", ".join(server_ids[:_MOST_NAMED])
+    more = len(server_ids) - _MOST_NAMED
+    return f"{shown} and {more} more" if more > 0 else shown

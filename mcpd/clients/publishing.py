@@ -1,0 +1,324 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""From what is installed, by way of a draft where there is one, to a signed release."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Final
+
+from mcpd import __version__
+from mcpd.clients import diff
+from mcpd.clients.canonical import artifact_id as id_of
+from mcpd.clients.canonical import canonical
+from mcpd.clients.checks import Report
+from mcpd.clients.drafts import parse_payload
+from mcpd.clients.faults import (
+    InvalidInput,
+    PolicyViolation,
+    ServerNotFound,
+    SignatureFault,
+    ValidationFailed,
+)
+from mcpd.clients.payload import SERVERS, Generated, generate
+from mcpd.clients.releases import MAX_CHANGELOG
+from mcpd.clients.validation import validate
+from mcpd.errors import Busy, McpdError
+from mcpd.model import printable
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from mcpd.clients.audit import Audit, Outcome
+    from mcpd.clients.checks import Checks
+    from mcpd.clients.drafts import Draft, Drafts
+    from mcpd.clients.family import Family
+    from mcpd.clients.profiles import Profile
+    from mcpd.clients.releases import Release, Releases
+    from mcpd.clients.servers import Servers
+    from mcpd.clients.tree import Tree
+    from mcpd.model import JsonValue
+
+_log = logging.getLogger(__name__)
+
+GENERATOR: Final = "mcpd"
+FROM_INSTALLED: Final = "installed"
+FROM_DRAFT: Final = "draft"
+FROM_NOBODY: Final = "first"
+"""``metadata.source`` of a release that was made from what is installed, or from a draft, or that nobody asked for."""
+_LAYERS: Final = ("user", "system", "vendor")
+
+
+@dataclass(frozen=True, slots=True)
+class Publishing:
+    """What changes the drafts and releases of one scope."""
+
+    tree: Tree
+    servers: Servers
+    checks: Checks
+    releases: Releases
+    drafts: Drafts
+    audit: Audit
+    _made: dict[tuple[str, str], tuple[object, Release]] = field(default_factory=dict, init=False, repr=False)
+    """By client and profile, what :meth:`current` made last, and from what."""
+
+    def generated(self, family: Family, profile: Profile) -> Generated:
+        """What the installed servers make the configuration now."""
+        return generate(self.servers.all().values(), family, profile)
+
+    def admissible(self, family: Family, profile: Profile) -> Generated:
+        """The same without the servers that could not be published, by the policy or otherwise.
+
+        Raises :class:`~mcpd.errors.InvalidConfig` for a policy that cannot be read.
+        """
+        made = self.generated(family, profile)
+        report = self.checks.report(made.payload, family, may_be_empty=True)
+        refused = {each.server_id for each in report.errors} | {each.server_id for each in report.violations}
+        entries = {name: entry for name, entry in _entries(made.payload).items() if name not in refused}
+        faults = [*(each.message for each in report.errors), *(each.message for each in report.violations)]
+        return Generated({SERVERS: entries}, [*made.warnings, *(f"left out: {fault}" for fault in faults)])
+
+    def current(self, family: Family, profile: Profile) -> Release:
+        """Return the newest release; what is installed, not signed, as long as nobody has published one.
+
+        Nothing is kept. Raises :class:`~mcpd.errors.InvalidConfig` for a policy that cannot be read.
+        """
+        newest = self.releases.latest(family.id, profile.id)
+        if newest is not None and newest.metadata.get("source") != FROM_NOBODY:
+            return newest
+        before = newest.payload if newest is not None else {SERVERS: {}}
+        # Everything it is made from; what has not changed is the same object.
+        state = (family, profile, [*self.servers.all().values()], self.checks.state(), before)
+        known = self._made.get((family.id, profile.id))
+        if known is not None and known[0] == state:
+            return known[1]
+        made = self.admissible(family, profile)
+        if newest is not None and newest.artifact_id == id_of(made.payload):
+            return newest
+        for warning in made.warnings:
+            _log.warning("%s/%s: %s", family.id, profile.id, warning)
+        release = self.releases.prepare(
+            family.id, profile.id, made.payload,
+            generator=GENERATOR, generator_version=__version__, source=FROM_NOBODY,
+            changelog=_summary(before, made.payload),
+        )  # fmt: skip
+        self._made[family.id, profile.id] = state, release
+        return release
+
+    def keep(self, family: Family, profile: Profile, shown: Release) -> Release:
+        """Return *shown* as a signed release, which is made and kept if it was only what is installed.
+
+        Raises :class:`~mcpd.errors.Busy` if somebody has published since it was shown, and what writing raises.
+        """
+        with self.tree.lock():
+            if shown.is_signed and self.releases.has(family.id, profile.id, shown.artifact_id):
+                return shown
+            newest = self.releases.latest(family.id, profile.id)
+            if newest is not None and newest.artifact_id == shown.artifact_id:
+                return newest
+            if newest is not None and newest.metadata.get("source") != FROM_NOBODY:
+                raise Busy(f"{family.id}/{profile.id} was published meanwhile; look at the difference again")
+            return self._sign(
+                family, profile, shown.payload, FROM_NOBODY, str(shown.metadata.get("changelog", ""))
+            )  # fmt: skip
+
+    def view(self, family: Family, profile: Profile) -> dict[str, JsonValue]:
+        """The draft, or what one would begin with, and how it differs from the newest release."""
+        draft = self.drafts.get(family.id, profile.id)
+        newest = self.releases.latest(family.id, profile.id)
+        before = newest.payload if newest is not None else {SERVERS: {}}
+        payload, base = self._draft(family, profile)
+        return {
+            "client_id": family.id,
+            "profile_id": profile.id,
+            "exists": draft is not None,
+            "draft": payload,
+            "base_artifact_id": base,
+            "updated_at": draft.updated_at if draft is not None else None,
+            "changes": diff.compare(before, payload),
+        }
+
+    def add(
+        self,
+        family: Family,
+        profile: Profile,
+        server_id: str,
+        *,
+        name: str,
+        entry: JsonValue,
+        variables: Sequence[str],
+    ) -> dict[str, JsonValue]:
+        """Put *entry*, or else the installed server *server_id*, into the draft as *name*; returns :meth:`view`."""
+        warnings: list[str] = []
+        if entry is None:
+            server = self.servers.get(server_id)
+            chosen = replace(
+                profile, include=("*",), exclude=(), layers=_LAYERS, scripts=True,
+                variables={server.id: tuple(variables)} if variables else {},
+            )  # fmt: skip
+            made = generate([server], family, chosen)
+            entries = _entries(made.payload)
+            if server.id not in entries:
+                why = server.problem or ("it is disabled" if server.entry.disabled else "it cannot be started")
+                raise InvalidInput(f"{printable(server.id)} cannot be used: {why}", {"field": "server_id"})
+            entry, warnings = entries[server.id], made.warnings
+        elif variables:
+            raise InvalidInput("an entry of its own names its variables itself, in env", {"field": "env_vars"})
+        _refuse_faults(family, profile, name, entry)
+        with self.tree.lock():
+            payload, base = self._draft(family, profile)
+            payload = parse_payload({**payload, SERVERS: {**_entries(payload), name: entry}}, "the draft")
+            canonical(payload)
+            self.drafts.put(family.id, profile.id, payload, base)
+        return {**self.view(family, profile), "warnings": [*warnings]}
+
+    def remove(self, family: Family, profile: Profile, name: str) -> dict[str, JsonValue]:
+        """Take *name* out of the draft; returns :meth:`view`."""
+        with self.tree.lock():
+            payload, base = self._draft(family, profile)
+            entries = _entries(payload)
+            if entries.pop(name, None) is None:
+                raise ServerNotFound(f"the configuration of {family.id}/{profile.id} has no server {printable(name)!r}")
+            self.drafts.put(family.id, profile.id, {**payload, SERVERS: entries}, base)
+        return self.view(family, profile)
+
+    def publish(
+        self, family: Family, profile: Profile, changelog: str, *, from_installed: bool = False
+    ) -> dict[str, JsonValue]:
+        """Sign the draft, or what is installed if there is none, as the newest release.
+
+        Raises :class:`~mcpd.clients.faults.InvalidInput` if that would discard a release made of a draft,
+        unless *from_installed* asks for it, and if there is a draft beside *from_installed*.
+        """
+        about: dict[str, JsonValue] = {"client_id": family.id, "profile_id": profile.id}
+        outcome: Outcome = "failed"
+        details: dict[str, JsonValue] | None = None
+        made: str | None = None
+        try:
+            with self.tree.lock():
+                draft = self.drafts.get(family.id, profile.id)
+                if draft is None:
+                    generated = self.generated(family, profile)
+                    payload, source, warnings = generated.payload, FROM_INSTALLED, generated.warnings
+                else:
+                    payload, source, warnings = draft.payload, FROM_DRAFT, []
+                made = id_of(payload)
+                newest = self._trusted(family, profile)
+                is_curated = draft is None and self.releases.source(family.id, profile.id) == FROM_DRAFT
+                if from_installed:
+                    _refuse_draft(family, profile, draft)
+                elif is_curated:
+                    _keep_curated(family, profile, newest, payload)
+                    source = FROM_DRAFT
+                report = self.checks.report(payload, family, may_be_empty=draft is None)
+                report.require(f"the configuration of {family.id}/{profile.id}", about)
+                is_new = newest is None or newest.artifact_id != made or newest.metadata.get("source") != source
+                before = newest.payload if newest is not None else {SERVERS: {}}
+                dropped = _removed(before, payload) if is_curated else []
+                if is_new and is_curated and newest is not None:
+                    old = f"{newest.artifact_id[:12]}, which was made of a draft"
+                    warnings = [*warnings, f"this takes the place of {old}: {_summary(before, payload)}"]
+                if newest is None or is_new:
+                    text = changelog.strip() or _summary(before, payload)
+                    newest = self._sign(family, profile, payload, source, text)
+                if draft is not None:
+                    self.drafts.clear(family.id, profile.id)
+            outcome = "ok"
+        except (PolicyViolation, ValidationFailed, InvalidInput) as fault:
+            outcome, details = "refused", fault.members
+            raise
+        except McpdError as fault:
+            details = {"message": fault.message}
+            raise
+        finally:
+            if outcome != "ok":
+                self.audit.record(
+                    "publish_config", client_id=family.id, profile_id=profile.id, artifact_id=made, outcome=outcome,
+                    details=details,
+                )  # fmt: skip
+        warned = [*warnings, *(each.message for each in report.warnings)]
+        return {**newest.to_json(), "published": is_new, "dropped": dropped, "warnings": [*warned]}
+
+    def _trusted(self, family: Family, profile: Profile) -> Release | None:
+        """The newest release; None also if it is not to be trusted any more, and the next one mends that."""
+        try:
+            return self.releases.latest(family.id, profile.id)
+        except SignatureFault as fault:
+            _log.warning("%s", fault.message)
+            return None
+
+    def _draft(self, family: Family, profile: Profile) -> tuple[dict[str, JsonValue], str | None]:
+        """The draft, or the newest release that somebody published, or else what is installed, to go on from."""
+        draft = self.drafts.get(family.id, profile.id)
+        if draft is not None:
+            return dict(draft.payload), draft.base_artifact_id
+        newest = self.releases.latest(family.id, profile.id)
+        made = self.generated(family, profile).payload
+        if newest is None or (newest.metadata.get("source") == FROM_NOBODY and newest.artifact_id != id_of(made)):
+            return made, None
+        return dict(newest.payload), newest.artifact_id
+
+    def _sign(
+        self, family: Family, profile: Profile, payload: dict[str, JsonValue], source: str, changelog: str
+    ) -> Release:
+        # Told first: what cannot be told is not published.
+        self.audit.record(
+            "publish_config", client_id=family.id, profile_id=profile.id, artifact_id=id_of(payload), outcome="ok",
+            details={"source": source},
+        )  # fmt: skip
+        return self.releases.publish(
+            family.id, profile.id, payload,
+            generator=GENERATOR, generator_version=__version__, source=source, changelog=changelog,
+        )  # fmt: skip
+
+
+def _refuse_draft(family: Family, profile: Profile, draft: Draft | None) -> None:
+    """Refuse to pass over *draft* for what is installed."""
+    if draft is not None:
+        raise InvalidInput(
+            f"{family.id}/{profile.id} has a draft, which from_installed would pass over; publish or clear it first",
+            {"field": "from_installed"},
+        )
+
+
+def _keep_curated(family: Family, profile: Profile, newest: Release | None, payload: dict[str, JsonValue]) -> None:
+    """Refuse to replace *newest*, made of a draft, by another *payload*; None is one that cannot be verified."""
+    if newest is not None and newest.artifact_id == id_of(payload):
+        return
+    details: dict[str, JsonValue] = {"field": "from_installed"}
+    what = "it cannot be verified"
+    if newest is not None:
+        details |= {"dropped": _removed(newest.payload, payload), "changes": diff.compare(newest.payload, payload)}
+        what = _summary(newest.payload, payload)
+    raise InvalidInput(
+        f"{family.id}/{profile.id} was made of a draft, which publishing what is installed would discard: {what}."
+        f" 'mcpctl client publish {family.id} --profile {profile.id} --from-installed' (from_installed: true) does so",
+        details,
+    )
+
+
+def _removed(before: Mapping[str, JsonValue], after: Mapping[str, JsonValue]) -> list[JsonValue]:
+    """The names of the servers that *after* lacks, sorted."""
+    return [*sorted(_entries(before).keys() - _entries(after).keys())]
+
+
+def _refuse_faults(family: Family, profile: Profile, name: str, entry: JsonValue) -> None:
+    """Keep what could not be published out of drafts, secrets above all: everybody may read those of the system."""
+    findings = [each for each in validate({SERVERS: {name: entry}}, family) if each.severity == "error"]
+    about: dict[str, JsonValue] = {"client_id": family.id, "profile_id": profile.id}
+    Report(findings, (), ()).require(f"what is to be added to the draft of {family.id}/{profile.id}", about)
+
+
+def _entries(payload: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
+    """A copy of the entries of *payload*, which was checked."""
+    found = payload[SERVERS]
+    return dict(found) if isinstance(found, dict) else {}
+
+
+def _summary(before: dict[str, JsonValue], after: dict[str, JsonValue]) -> str:
+    """What a release says of itself where nobody said it."""
+    found: dict[str, Any] = diff.compare(before, after)
+    changed = [each["server_id"] for each in found["servers_modified"]]
+    said = (("added", found["servers_added"]), ("removed", found["servers_removed"]), ("changed", changed))
+    text = "; ".join(f"{word} {', '.join(names)}" for word, names in said if names)
+    return (text[:1].upper() + text[1:])[:MAX_CHANGELOG] if text else "No change"

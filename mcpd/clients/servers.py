@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""The installed servers, as configurations of clients see them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from mcpd.clients.faults import ServerNotFound
+from mcpd.model import printable
+from mcpd.store import Store
+
+if TYPE_CHECKING:
+    from mcpd.model import ConfigProperty, JsonValue
+    from mcpd.paths import Paths, Scope
+    from mcpd.store import InstalledServer
+
+TRANSPORTS: Final = ("stdio", "http", "sse", "websocket")
+_SHOWN: Final = {"streamable-http": "http"}
+
+
+class Servers:
+    """What the store lists for one scope."""
+
+    def __init__(self, paths: Paths, scope: Scope) -> None:
+        self._store = Store(paths, scope)
+
+    def all(self) -> dict[str, InstalledServer]:
+        """Every server by id, broken and disabled ones included."""
+        return {server.id: server for server in self._store.list()}
+
+    def get(self, server_id: str) -> InstalledServer:
+        """One of them. Raises :class:`~mcpd.clients.faults.ServerNotFound`."""
+        found = self.all().get(server_id)
+        if found is None:
+            raise ServerNotFound(f"no server {printable(server_id)!r} is installed; list_available_servers shows all")
+        return found
+
+    def tools(self, server_id: str) -> list[str] | None:
+        """Return the names of the tools that it listed when it was installed; None if they are not recorded.
+
+        Raises :class:`~mcpd.errors.NotFound`.
+        """
+        tools = self._store.tools(server_id)
+        return None if tools is None else [str(tool.get("name", "")) for tool in tools]
+
+    def listing(self, search: str = "", transport: str = "") -> dict[str, JsonValue]:
+        """Those whose id, name or summary hold every word of *search*, and that are reached by *transport*."""
+        words = search.casefold().split()
+        found = [
+            item
+            for server in self.all().values()
+            if (item := _item(server))["transport"] == (transport or item["transport"])
+            and all(
+                word in f"{item['server_id']} {item['display_name']} {item['description']}".casefold() for word in words
+            )
+        ]
+        return {"servers": [*found], "count": len(found)}
+
+    def describe(self, server_id: str) -> dict[str, JsonValue]:
+        """All there is to know of one. Raises :class:`~mcpd.clients.faults.ServerNotFound`."""
+        server = self.get(server_id)
+        manifest = server.manifest
+        properties = manifest.configurable_properties if manifest is not None else []
+        return {
+            **_item(server),
+            "version": manifest.version if manifest is not None else "",
+            "documentation_url": manifest.homepage if manifest is not None else "",
+            "permissions": [*(manifest.all_permissions if manifest is not None else ())],
+            "parameters": [_parameter(each) for each in properties],
+            "command": ["mcpctl", "run", server.id],
+        }
+
+
+def _item(server: InstalledServer) -> dict[str, JsonValue]:
+    manifest = server.manifest
+    transport = ""
+    if manifest is not None:
+        way = manifest.remote
+        transport = "stdio" if way is None else _SHOWN.get(str(way.type), str(way.type))
+    state = "broken" if server.problem or manifest is None else "disabled" if server.entry.disabled else "installed"
+    return {
+        "server_id": server.id,
+        "display_name": (manifest.name if manifest is not None else "") or server.id,
+        "description": (manifest.summary or manifest.description) if manifest is not None else "",
+        "transport": transport,
+        "layer": server.layer,
+        "script": server.script is not None,
+        "state": state,
+        "problem": server.problem,
+    }
+
+
+def _parameter(found: ConfigProperty) -> dict[str, JsonValue]:
+    """A property of its configuration, without its value: mcpd keeps that, and no client's file holds it."""
+    return {
+        "name": found.key,
+        "type": str(found.type),
+        "description": found.description or found.label,
+        "required": found.required,
+        "sensitive": found.sensitive,
+    }

@@ -1,0 +1,359 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""What the tools and ``mcpctl client`` do: the parts of this package put together for one scope.
+
+Answers are JSON objects. Methods block on the disk, briefly. One thread at a time: state has
+one owner; several processes are kept apart by the lock of the tree.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Final
+
+from mcpd.clients import diff
+from mcpd.clients.audit import Audit
+from mcpd.clients.canonical import ARTIFACT_ID
+from mcpd.clients.canonical import artifact_id as id_of
+from mcpd.clients.checks import Checks
+from mcpd.clients.drafts import Drafts, parse_payload
+from mcpd.clients.families import Families
+from mcpd.clients.faults import ArtifactNotFound, InvalidInput, NothingPublished, SignatureFault
+from mcpd.clients.keys import Keys
+from mcpd.clients.profiles import Profiles
+from mcpd.clients.publishing import FROM_DRAFT, FROM_NOBODY, Publishing
+from mcpd.clients.releases import Releases
+from mcpd.clients.servers import Servers
+from mcpd.clients.tree import Tree
+from mcpd.errors import InvalidConfig, ReadOnly
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from mcpd.clients.family import Family
+    from mcpd.clients.payload import Generated
+    from mcpd.clients.profiles import Profile
+    from mcpd.clients.releases import Release
+    from mcpd.model import JsonValue
+    from mcpd.paths import Paths, Scope
+
+DEFAULT_CLIENT: Final = "claude-desktop"
+DEFAULT_PROFILE: Final = "default"
+
+
+def now() -> datetime:
+    """The time, in UTC."""
+    return datetime.now(UTC)
+
+
+class Orchestration:
+    """The signed configurations of one scope."""
+
+    def __init__(
+        self, paths: Paths, scope: Scope, *, writable: bool = True, clock: Callable[[], datetime] = now
+    ) -> None:
+        """Not *writable*: only what is published already is handed out, and nothing is made or changed."""
+        self.writable = writable
+        self.scope = scope
+        self.tree = Tree(paths.layout(scope).orchestration, scope)
+        self.families = Families.of(paths, scope)
+        self.profiles = Profiles.of(paths, scope)
+        self.keys = Keys(self.tree, clock)
+        self.releases = Releases(self.tree, self.keys, clock)
+        self.servers = Servers(paths, scope)
+        self.checks = Checks(paths, scope, self.servers)
+        self.audit = Audit(self.tree, clock)
+        self._listed: tuple[list[Family], dict[str, list[str]], dict[str, JsonValue]]
+        self._listed = ([], {}, {"clients": [], "count": 0})
+        self._answers: dict[tuple[str, str], Release] = {}
+        self.drafts = Drafts(self.tree, clock)
+        self._publishing = Publishing(self.tree, self.servers, self.checks, self.releases, self.drafts, self.audit)
+
+    def list_clients(self) -> dict[str, JsonValue]:
+        """The families of clients, which nobody may change."""
+        families = self.families.all()
+        profiles = self.profiles.by_family(families)
+        # Families are the same objects until a file changes.
+        known, had, answer = self._listed
+        if profiles != had or [*map(id, known)] != [*map(id, families)]:
+            clients = [family.summary(profiles[family.id]) for family in families]
+            answer = {"clients": [*clients], "count": len(clients)}
+            self._listed = families, profiles, answer
+        return answer
+
+    def list_profiles(self, client_id: str) -> dict[str, JsonValue]:
+        """The profiles of a client, each with what :meth:`current` has; nothing is signed for it.
+
+        Raises :class:`~mcpd.clients.faults.ClientNotFound`, and what :meth:`current` raises.
+        """
+        family = self.families.get(client_id)
+        found: list[JsonValue] = []
+        for profile_id in self.profiles.available(family):
+            profile = self.profiles.get(family, profile_id)
+            try:
+                release = self.current(client_id, profile_id)
+            except NothingPublished:
+                continue
+            found.append(
+                {
+                    "profile_id": profile_id,
+                    "display_name": profile.name,
+                    "description": profile.description,
+                    "latest_artifact_id": release.artifact_id,
+                    "updated_at": release.created_at,
+                }
+            )
+        return {"client_id": client_id, "profiles": found, "count": len(found)}
+
+    def get_config(
+        self, client_id: str, profile_id: str = DEFAULT_PROFILE, artifact_id: str | None = None
+    ) -> dict[str, JsonValue]:
+        """A signed configuration: the newest, or the one with *artifact_id*.
+
+        Raises as :meth:`release` does.
+        """
+        return self.release(client_id, profile_id, artifact_id).to_json()
+
+    def diff_config(
+        self,
+        client_id: str,
+        profile_id: str = DEFAULT_PROFILE,
+        *,
+        local_artifact_id: str | None = None,
+        local_payload: JsonValue = None,
+    ) -> dict[str, JsonValue]:
+        """How a configuration, given by exactly one of its id and its payload, differs from the newest.
+
+        That is unknown for an id that was never published for the client and profile. Raises as :meth:`release` does,
+        and :class:`~mcpd.clients.faults.InvalidInput`.
+        """
+        if (local_artifact_id is None) == (local_payload is None):
+            raise InvalidInput(
+                "give exactly one of local_artifact_id and local_payload",
+                {"field": "local_payload" if local_payload is not None else "local_artifact_id"},
+            )
+        newest = self.current(client_id, profile_id)
+        if local_artifact_id == newest.artifact_id:
+            local = newest.payload
+        elif local_artifact_id is None:
+            local = parse_payload(local_payload, "local_payload")
+        else:
+            try:
+                local = self.releases.get(client_id, profile_id, local_artifact_id, expired=True).payload
+            except ArtifactNotFound:
+                if not ARTIFACT_ID.fullmatch(local_artifact_id):
+                    raise
+                last = self._answers.get((client_id, profile_id))
+                if last is not None and last.artifact_id == local_artifact_id:
+                    ids = local_artifact_id, newest.artifact_id
+                    return diff.report(last.payload, newest.payload, *ids, published=True)
+                return diff.unknown(local_artifact_id, newest.artifact_id)
+        local_id = id_of(local)
+        published = self.releases.has(client_id, profile_id, local_id)
+        return diff.report(local, newest.payload, local_id, newest.artifact_id, published=published)
+
+    def release(self, client_id: str, profile_id: str = DEFAULT_PROFILE, artifact_id: str | None = None) -> Release:
+        """Return what :meth:`current` does, or the release with *artifact_id*, always with signatures.
+
+        What was not published is signed for this answer alone, and not kept. Raises
+        :class:`~mcpd.clients.faults.ArtifactNotFound`, what :meth:`current` does and what making a key
+        raises.
+        """
+        self._known(client_id, profile_id)
+        if artifact_id is not None:
+            try:
+                return self.releases.get(client_id, profile_id, artifact_id)
+            except ArtifactNotFound:
+                if not self.writable or (found := self.current(client_id, profile_id)).artifact_id != artifact_id:
+                    raise
+        else:
+            found = self.current(client_id, profile_id)
+        return found if found.is_signed else self._answer(found)
+
+    def current(self, client_id: str, profile_id: str = DEFAULT_PROFILE) -> Release:
+        """Return the newest release; what is installed, not signed, as long as nobody has published one.
+
+        Servers that could not be published, by the policy or otherwise, are not in what is installed. Nothing is signed
+        or kept. Raises :class:`~mcpd.clients.faults.ClientNotFound`,
+        :class:`~mcpd.clients.faults.ProfileNotFound`,
+        :class:`~mcpd.clients.faults.SignatureFault`, and
+        :class:`~mcpd.clients.faults.NothingPublished` where only what was published is handed out.
+        """
+        family, profile = self._known(client_id, profile_id)
+        if self.writable:
+            return self._publishing.current(family, profile)
+        found = self.releases.latest(family.id, profile_id)
+        if found is None:
+            raise NothingPublished(
+                f"nothing is published for {family.id}/{profile.id} yet; root does it with"
+                f" 'mcpctl --system client publish {family.id} --profile {profile.id}'"
+            )
+        return found
+
+    def keep(self, shown: Release) -> Release:
+        """Return *shown* as a release that is kept, for a deployment; one of what is installed is signed for that.
+
+        Raises :class:`~mcpd.errors.Busy` if somebody has published since it was shown, and what writing raises.
+        """
+        known = self._known(shown.client_id, shown.profile_id)
+        return self._publishing.keep(*known, shown) if self.writable else shown
+
+    def generated(self, client_id: str, profile_id: str = DEFAULT_PROFILE) -> Generated:
+        """What the installed servers make the configuration now.
+
+        Raises :class:`~mcpd.clients.faults.ClientNotFound`,
+        :class:`~mcpd.clients.faults.ProfileNotFound`.
+        """
+        return self._publishing.generated(*self._known(client_id, profile_id))
+
+    def is_stale(self, client_id: str, profile_id: str = DEFAULT_PROFILE) -> bool:
+        """Whether the newest release was published of what was installed, and that is something else by now."""
+        newest = self.releases.latest(client_id, profile_id)
+        if newest is None or newest.metadata.get("source") in {FROM_DRAFT, FROM_NOBODY}:
+            return False
+        try:
+            made = self._publishing.admissible(*self._known(client_id, profile_id))
+        except InvalidConfig:
+            return False  # With a policy that cannot be read nothing else can be published.
+        return id_of(made.payload) != newest.artifact_id
+
+    def view_draft(self, client_id: str, profile_id: str = DEFAULT_PROFILE) -> dict[str, JsonValue]:
+        """The draft, or what one would begin with, and how it differs from the newest release."""
+        return self._publishing.view(*self._known(client_id, profile_id))
+
+    def add_server(
+        self,
+        client_id: str,
+        profile_id: str,
+        server_id: str,
+        *,
+        name: str | None = None,
+        entry: JsonValue = None,
+        variables: tuple[str, ...] = (),
+    ) -> dict[str, JsonValue]:
+        """Put an installed server, or *entry*, into the draft, as *name*; returns :meth:`view_draft`.
+
+        *variables* are passed on to it by the client's own placeholders. Raises
+        :class:`~mcpd.clients.faults.ServerNotFound` for one that is not installed and has no *entry*,
+        and :class:`~mcpd.clients.faults.ValidationFailed` for an *entry* with a secret in it.
+        """
+        family, profile = self._known(client_id, profile_id)
+        self._require_writable()
+        return self._publishing.add(
+            family, profile, server_id, name=name or server_id, entry=entry, variables=variables
+        )
+
+    def remove_server(self, client_id: str, profile_id: str, name: str) -> dict[str, JsonValue]:
+        """Take *name* out of the draft; returns :meth:`view_draft`.
+
+        Raises :class:`~mcpd.clients.faults.ServerNotFound`.
+        """
+        known = self._known(client_id, profile_id)
+        self._require_writable()
+        return self._publishing.remove(*known, name)
+
+    def clear_draft(self, client_id: str, profile_id: str = DEFAULT_PROFILE) -> dict[str, JsonValue]:
+        """Drop the draft; says whether there was one."""
+        self._known(client_id, profile_id)
+        self._require_writable()
+        cleared = self.drafts.clear(client_id, profile_id)
+        return {"client_id": client_id, "profile_id": profile_id, "cleared": cleared}
+
+    def validate(
+        self, client_id: str, profile_id: str = DEFAULT_PROFILE, payload: JsonValue = None
+    ) -> dict[str, JsonValue]:
+        """The faults of *payload*, else of the draft, else of what would be published, and what the policy forbids."""
+        family, _ = self._known(client_id, profile_id)
+        generated = False
+        if payload is None:
+            draft = self.drafts.get(client_id, profile_id)
+            generated = draft is None
+            payload = draft.payload if draft is not None else self.generated(client_id, profile_id).payload
+        report = self.checks.report(payload, family, may_be_empty=generated)
+        return {"client_id": client_id, "profile_id": profile_id, **report.to_json()}
+
+    def publish(
+        self,
+        client_id: str,
+        profile_id: str = DEFAULT_PROFILE,
+        changelog: str = "",
+        *,
+        from_installed: bool = False,
+    ) -> dict[str, JsonValue]:
+        """Sign the draft, or what is installed if there is none, as the newest release.
+
+        What is installed replaces a release that was made of a draft only if it is asked for with *from_installed*.
+
+        Returns :meth:`get_config` with ``published`` (false if nothing has changed), ``dropped`` (the servers that a
+        replaced draft had) and ``warnings``. Raises :class:`~mcpd.clients.faults.InvalidInput` for a
+        release that would be discarded, and for a draft beside *from_installed*,
+        :class:`~mcpd.clients.faults.ValidationFailed`,
+        :class:`~mcpd.clients.faults.PolicyViolation`,
+        :class:`~mcpd.clients.faults.SignatureFault`, and what writing raises.
+        """
+        known = self._known(client_id, profile_id)
+        self._require_writable()
+        return self._publishing.publish(*known, changelog, from_installed=from_installed)
+
+    def check_deploy(self, release: Release) -> None:
+        """Check what is to be put into a client's file, whose signature was verified when it was read.
+
+        Raises :class:`~mcpd.clients.faults.ValidationFailed`,
+        :class:`~mcpd.clients.faults.PolicyViolation`.
+        """
+        family = self.families.get(release.client_id)
+        details: dict[str, JsonValue] = {"client_id": family.id, "profile_id": release.profile_id}
+        what = f"{family.id}/{release.profile_id}: {release.artifact_id[:12]}"
+        self.checks.report(release.payload, family, may_be_empty=True).require(what, details)
+
+    def initialize_keys(self, *, regenerate: bool = False) -> dict[str, JsonValue]:
+        """Make the keys if there are none, or new ones; then what is current is signed again with them.
+
+        Raises :class:`~mcpd.clients.faults.SignatureFault` for keys that cannot be used, and for releases
+        that cannot be trusted: the key is replaced nevertheless, and all others are signed again.
+        """
+        self._require_writable()
+        with self.tree.lock():
+            change = self.keys.initialize(regenerate=regenerate)
+            if change.created:
+                about: dict[str, JsonValue] = {"signing_key_id": change.key_id}
+                self.audit.record("initialize_keys", client_id="", profile_id="", outcome="ok", details=about)
+            # Whatever came in between the last time: what is signed with another key is signed again.
+            try:
+                signed = self.releases.resign()
+            except SignatureFault as fault:
+                raise SignatureFault(f"The key {change.key_id} is in use. {fault.message}") from fault
+        return {
+            "signing_key_id": change.key_id,
+            "created": change.created,
+            "previous_key_id": change.previous,
+            "previous_key_expires_at": change.expires_at,
+            "releases_signed_again": signed,
+            "verification_key": str(self.tree.verification_key),
+        }
+
+    def available_servers(self, search: str = "", transport: str = "") -> dict[str, JsonValue]:
+        """The installed servers, which a configuration can hold."""
+        return self.servers.listing(search, transport)
+
+    def describe_server(self, server_id: str) -> dict[str, JsonValue]:
+        """One of them. Raises :class:`~mcpd.clients.faults.ServerNotFound`."""
+        return self.servers.describe(server_id)
+
+    def _answer(self, made: Release) -> Release:
+        """Return *made* with signatures, as it was answered before if it is still the same and signed with this key."""
+        place = made.client_id, made.profile_id
+        last = self._answers.get(place)
+        if last is None or (last.artifact_id, last.signing_key_id) != (made.artifact_id, self.keys.current()):
+            last = self._answers[place] = self.releases.sign(made)
+        return replace(last, payload=made.payload)
+
+    def _known(self, client_id: str, profile_id: str) -> tuple[Family, Profile]:
+        family = self.families.get(client_id)
+        return family, self.profiles.get(family, profile_id)
+
+    def _require_writable(self) -> None:
+        if not self.writable:
+            raise ReadOnly(
+                f"{self.tree.root}: the system's configurations are root's to change, with 'mcpctl --system client'"
+            )

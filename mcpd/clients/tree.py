@@ -1,0 +1,299 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""The directory that holds the configurations of one scope: what lies where, and how it is read and written.
+
+A server that may have been taken over writes in a user's tree, and ``mcpctl``, which nothing confines, does too. So
+nothing here is opened by its path: each directory is opened from the one that it is in, and no symlink is followed from
+:attr:`Tree.root` down. A directory that is exchanged for a symlink at any moment is an error or is not there, and never
+a way out.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import stat
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Final
+
+from mcpd.clients.directories import Staged, walk
+from mcpd.clients.faults import InvalidInput
+from mcpd.errors import InvalidConfig, from_oserror
+from mcpd.files import MAX_FILE, TEMP_NAME, WriteLock, is_missing, make_directory, settled, signature
+from mcpd.model import printable
+from mcpd.paths import Scope
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from mcpd.files import Signature
+
+NAME: Final = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}", re.ASCII)
+"""What the id of a client or a profile is, for ``fullmatch``. It becomes a file name: nothing in it climbs or hides."""
+
+_OWN: Final = 0o600
+_PUBLIC: Final = 0o644
+_READING: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+
+
+class Tree:
+    """The configurations of one scope below *root*.
+
+    Nothing is made before something is written. In the system scope everybody may read everything but the signing key;
+    in a user's nobody else may read anything. Whoever changes a tree holds its :meth:`lock`; within a process that is
+    one lock per instance, so there is one instance per tree.
+    """
+
+    def __init__(self, root: Path, scope: Scope) -> None:
+        self.root = root
+        self.artifacts = root / "artifacts"
+        """``{id}.json``, each written once."""
+        self.indexes = root / "index"
+        self.drafts = root / "drafts"
+        self.deployments = root / "deployments"
+        self.keys = root / "keys"
+        self.verification_key = root / "verification_key.pem"
+        self.verification_key_raw = root / "verification_key.raw"
+        self.audit = root / "audit.jsonl"
+        self._shared = scope is Scope.SYSTEM
+        self._public = frozenset({self.verification_key, self.verification_key_raw})
+        self._lock = WriteLock(root / ".lock")
+
+    def index(self, client_id: str, profile_id: str) -> Path:
+        """The file that lists the releases; raises :class:`InvalidInput` for what is no id, as the next two do."""
+        return _file(self.indexes, client_id, profile_id)
+
+    def draft(self, client_id: str, profile_id: str) -> Path:
+        """The file that holds the draft."""
+        return _file(self.drafts, client_id, profile_id)
+
+    def deployment(self, client_id: str, profile_id: str) -> Path:
+        """The file that says what was deployed last."""
+        return _file(self.deployments, client_id, profile_id)
+
+    @contextmanager
+    def lock(self) -> Iterator[None]:
+        """Keep every other writer away, in this process and in others; its holder may take it again.
+
+        Raises :class:`~mcpd.errors.Busy` after ten seconds, :class:`~mcpd.errors.ReadOnly` where nothing can be
+        written, :class:`~mcpd.errors.InvalidConfig` if :attr:`root` is a symlink.
+        """
+        os.close(self._made(self.root))
+        with self._lock.hold():
+            yield
+
+    def write(self, path: Path, data: bytes, *, private: bool = False) -> None:
+        """Put *data* at *path*, a file below :attr:`root`, so that every reader sees the old or the new file whole.
+
+        Nobody else may read it if it is *private*. Raises :class:`~mcpd.errors.ReadOnly`,
+        :class:`~mcpd.errors.NoSpace` or another :class:`~mcpd.errors.McpdError`; then the old file is as it was.
+        """
+        with self.lock():
+            self.prepare(path.parent)
+            with self.stage(path, data, private=private) as staged:
+                staged.commit()
+
+    def stage(self, path: Path, data: bytes, *, private: bool = False) -> Staged:
+        """Do all of :meth:`write` that may fail for want of space; ``commit`` does the rest.
+
+        The caller holds the lock and has called :meth:`prepare`.
+        """
+        public = not private and (self._shared or path in self._public)
+        return Staged(self._entered(path.parent), path, data, _PUBLIC if public else _OWN)
+
+    def read(self, path: Path, limit: int = MAX_FILE, *, private: bool = False) -> bytes | None:
+        """The content of the file *path*, None if there is none.
+
+        Raises :class:`~mcpd.errors.InvalidConfig` for a symlink, there or on the way from :attr:`root`, anything else
+        that is no regular file, what is larger than *limit* bytes, and a *private* file that somebody else may read or
+        owns; another :class:`~mcpd.errors.McpdError` for what cannot be read.
+        """
+        directory = self._find(path.parent, os.O_PATH, f"reading {path}")
+        if directory is None:
+            return None
+        try:
+            descriptor = os.open(path.name, _READING, dir_fd=directory)
+        except OSError as error:
+            if is_missing(error):
+                return None
+            if error.errno in (errno.ELOOP, errno.ENXIO):
+                raise _not_regular(path) from error
+            raise from_oserror(error, f"reading {path}") from error
+        finally:
+            os.close(directory)
+        try:
+            _check(path, os.fstat(descriptor), private=private)
+        except InvalidConfig:
+            os.close(descriptor)
+            raise
+        with open(descriptor, "rb") as file:  # noqa: PTH123 - a descriptor
+            try:
+                data: bytes | None = file.read(limit + 1)
+            except OSError as error:
+                raise from_oserror(error, f"reading {path}") from error
+        if data is None:  # The kernel has files that look regular and are streams.
+            raise _not_regular(path)
+        if len(data) > limit:
+            raise InvalidConfig(f"{path}: larger than {limit} bytes; it is none of ours, move it away")
+        return data
+
+    def status(self, path: Path) -> os.stat_result | None:
+        """What there is at *path*, or at the symlink itself if it is one; None if there is nothing.
+
+        Raises as :meth:`names` does.
+        """
+        directory = self._find(path.parent, os.O_PATH, f"reading {path}")
+        if directory is None:
+            return None
+        try:
+            return os.stat(path.name, dir_fd=directory, follow_symlinks=False)
+        except OSError as error:
+            if is_missing(error):
+                return None
+            raise from_oserror(error, f"reading {path}") from error
+        finally:
+            os.close(directory)
+
+    def names(self, directory: Path) -> list[str]:
+        """What is in *directory*, sorted; nothing if it is missing or no directory.
+
+        Raises :class:`~mcpd.errors.InvalidConfig` for a symlink on the way from :attr:`root`, another
+        :class:`~mcpd.errors.McpdError` for what cannot be read.
+        """
+        descriptor = self._find(directory, os.O_RDONLY, f"reading {directory}")
+        if descriptor is None:
+            return []
+        try:
+            return sorted(os.listdir(descriptor))  # noqa: PTH208 - a descriptor
+        except OSError as error:
+            raise from_oserror(error, f"reading {directory}") from error
+        finally:
+            os.close(descriptor)
+
+    def remove(self, path: Path) -> bool:
+        """Remove the file *path*, or the symlink but never what it leads to; says whether there was one.
+
+        Raises :class:`~mcpd.errors.InvalidConfig` for a symlink on the way from :attr:`root`, another
+        :class:`~mcpd.errors.McpdError` if it cannot be removed.
+        """
+        if self.status(path) is None:
+            return False
+        with self.lock():
+            directory = self._find(path.parent, os.O_RDONLY, f"removing {path}")
+            if directory is None:
+                return False
+            try:
+                os.unlink(path.name, dir_fd=directory)
+                os.fsync(directory)
+            except OSError as error:
+                if is_missing(error):
+                    return False
+                raise from_oserror(error, f"removing {path}") from error
+            finally:
+                os.close(directory)
+        return True
+
+    @contextmanager
+    def directory(self, path: Path) -> Iterator[int]:
+        """A descriptor of the directory *path*, for what goes beyond the above: as ``dir_fd``, and to be synced.
+
+        Raises :class:`~mcpd.errors.InvalidConfig` for a symlink on the way from :attr:`root`, another
+        :class:`~mcpd.errors.McpdError` if it is missing or may not be read.
+        """
+        descriptor = self._entered(path)
+        try:
+            yield descriptor
+        finally:
+            os.close(descriptor)
+
+    def prepare(self, directory: Path) -> None:
+        """Make *directory*, below :attr:`root`, and clear away what writers that were killed left in it.
+
+        Only the holder of the lock may, as long as it has nothing staged there itself. Raises
+        :class:`~mcpd.errors.InvalidConfig` for a symlink on the way from :attr:`root`.
+        """
+        descriptor = self._made(directory)
+        try:
+            for name in os.listdir(descriptor):  # noqa: PTH208 - likewise
+                if TEMP_NAME.fullmatch(name):
+                    with suppress(FileNotFoundError, IsADirectoryError):
+                        os.unlink(name, dir_fd=descriptor)
+        except OSError as error:
+            raise from_oserror(error, f"writing {directory}") from error
+        finally:
+            os.close(descriptor)
+
+    def _entered(self, directory: Path) -> int:
+        """A descriptor of *directory*, which is there."""
+        try:
+            return walk(self.root, directory, os.O_RDONLY, f"writing {directory}")
+        except FileNotFoundError as error:
+            raise from_oserror(error, f"writing {directory}") from error
+
+    def _find(self, directory: Path, access: int, doing: str) -> int | None:
+        """A descriptor of *directory*, None if it is missing or no directory."""
+        try:
+            return walk(self.root, directory, access, doing)
+        except FileNotFoundError:
+            return None
+
+    def _made(self, directory: Path) -> int:
+        """A descriptor of *directory*, which is made if it is missing."""
+        mode = 0o755 if self._shared else 0o700
+        try:
+            if not _is_entry(self.root):
+                make_directory(self.root, mode)
+        except OSError as error:
+            raise from_oserror(error, f"making {self.root}") from error
+        return walk(self.root, directory, os.O_RDONLY, f"making {directory}", mode)
+
+
+def mark(path: Path) -> Signature | None:
+    """What stays the same for as long as the file *path* does, at the cost of one ``lstat``.
+
+    None if there is nothing, or if it is too new to be told from the next change. What is read after this call may be
+    kept until the answer is another one.
+    """
+    try:
+        status = path.lstat()
+    except OSError:
+        return None
+    return signature(status) if settled(status) else None
+
+
+def _is_entry(path: Path) -> bool:
+    """Whether there is anything at *path*, also a symlink to nothing."""
+    try:
+        path.lstat()
+    except OSError as error:
+        if is_missing(error):
+            return False
+        raise
+    return True
+
+
+def _file(directory: Path, client_id: str, profile_id: str) -> Path:
+    for what, name in (("client", client_id), ("profile", profile_id)):
+        if not NAME.fullmatch(name):
+            raise InvalidInput(
+                f"'{printable(name)}' is no id of a {what}: use 1 to 64 of a-z 0-9 . _ - and begin with one of a-z 0-9"
+            )
+    return directory / client_id / f"{profile_id}.json"
+
+
+def _check(path: Path, status: os.stat_result, *, private: bool) -> None:
+    if not stat.S_ISREG(status.st_mode):
+        raise _not_regular(path)
+    if not private:
+        return
+    if status.st_uid not in (os.geteuid(), 0):
+        raise InvalidConfig(f"{path}: belongs to another user (uid {status.st_uid}); run this as that user")
+    if status.st_mode & 0o077:
+        raise InvalidConfig(
+            f"{path}: open to other users (mode {stat.S_IMODE(status.st_mode):04o}); close it with 'chmod 600 {path}'"
+        )
+
+
+def _not_regular(path: Path) -> InvalidConfig:
+    return InvalidConfig(f"{path}: not a regular file; move it away")
