@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import argparse
 
     from mcpd.clients.audit import Outcome
-    from mcpd.clients.family import Family
+    from mcpd.clients.families import Family
     from mcpd.clients.history import Deployment
     from mcpd.clients.service import Orchestration
     from mcpd.model import JsonValue

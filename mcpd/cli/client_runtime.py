@@ -186,7 +186,7 @@ def run(args: argparse.Namespace) -> int:
         if isinstance(fault, OSError):
             fault = from_oserror(fault, str(fault.filename or f"mcpctl client {args.subcommand}"))
         if args.json:
-            from mcpd.clients.faults import error_object  # noqa: PLC0415
+            from mcpd.clients.errors import error_object  # noqa: PLC0415
 
             write_json(error_object(fault))
         raise with_advice(fault, args) from error
@@ -261,20 +261,20 @@ def profile_option(profile_id: str) -> str:
 
 def with_advice(error: McpdError, args: argparse.Namespace) -> McpdError:
     """Return *error*, with the mcpctl command that helps if it comes from the orchestration service."""
-    from mcpd.clients import faults  # noqa: PLC0415
+    from mcpd.clients import errors  # noqa: PLC0415
 
     asked = [args.client] if "client" in args else getattr(args, "clients", None) or [""]
     match error:
-        case faults.ClientNotFound():
+        case errors.ClientNotFound():
             _warn_of_descriptions(args)
             meant = _other(error.client_id, _names(error, "available_clients"))
             return NotFound(f"{error.message}; {meant}'mcpctl client list' lists the known clients")
-        case faults.ProfileNotFound():
+        case errors.ProfileNotFound():
             known = ", ".join(_names(error, "available_profiles"))
             return NotFound(f"{error.message}; it has {known or 'none'}")
-        case faults.ArtifactNotFound():
+        case errors.ArtifactNotFound():
             return NotFound(f"{error.message}; 'mcpctl client history {asked[0]}' lists the published ones")
-        case faults.ServerNotFound():
+        case errors.ServerNotFound():
             what, _, _ = error.message.partition(";")
             command = f"client draft show {asked[0]}{profile_option(args.profile)}" if "names" in args else "list"
             return NotFound(f"{what}; 'mcpctl {command}' lists the servers")

@@ -8,7 +8,7 @@ import re
 from typing import TYPE_CHECKING, Any, Final
 
 from mcpd.cli.conversation import names_of_tools
-from mcpd.clients.origins import origin_of
+from mcpd.clients.policy import origin_of
 from mcpd.clients.validation import Finding
 from mcpd.errors import McpdError
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterable, Mapping
 
-    from mcpd.clients.family import Family
+    from mcpd.clients.families import Family
     from mcpd.clients.servers import Servers
 
 CODE: Final = "TOOL_NAMES"

@@ -13,8 +13,8 @@ import stat
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
-from mcpd.clients.canonical import timestamp
-from mcpd.clients.faults import InvalidInput
+from mcpd.clients.errors import InvalidInput
+from mcpd.clients.payload import timestamp
 from mcpd.errors import InvalidConfig, from_oserror
 from mcpd.model import check_json
 

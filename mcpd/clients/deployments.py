@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
     from datetime import datetime
 
-    from mcpd.clients.family import Family
+    from mcpd.clients.families import Family
     from mcpd.clients.files import Snapshot
     from mcpd.clients.plans import Plan
     from mcpd.clients.tree import Tree

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from pathlib import Path
 
-    from mcpd.clients.family import Family
+    from mcpd.clients.families import Family
     from mcpd.model import JsonValue
 
 

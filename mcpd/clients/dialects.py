@@ -11,14 +11,13 @@ from collections.abc import Mapping
 from copy import deepcopy
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeGuard
 
-from mcpd.clients.faults import InvalidInput
+from mcpd.clients.errors import InvalidInput
 from mcpd.model import printable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from mcpd.clients.description import Remote, Stdio, Transport
-    from mcpd.clients.family import Family
+    from mcpd.clients.families import Family, Remote, Stdio, Transport
     from mcpd.model import JsonValue
 
 _STDIO_FIELDS: Final = frozenset({"type", "command", "args", "env", "cwd"})
@@ -47,7 +46,7 @@ class _Url(NamedTuple):
 def to_client(family: Family, entries: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
     """The *entries* of a payload as *family* writes them, in the same order.
 
-    Raises :class:`~mcpd.clients.faults.InvalidInput`, naming the server, for one that is no entry of a
+    Raises :class:`~mcpd.clients.errors.InvalidInput`, naming the server, for one that is no entry of a
     payload and for one that the client has no way to express.
     """
     return {name: _write(family, name, entry) for name, entry in entries.items()}

@@ -29,7 +29,7 @@ from mcpd.model import printable
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from mcpd.clients.family import Family
+    from mcpd.clients.families import Family
     from mcpd.files import Signature
 
 _PRIVATE: Final = 0o700

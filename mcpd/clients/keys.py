@@ -3,52 +3,158 @@
 
 ``keys/keys.json`` lists the public keys, the newest first; ``retired_at`` is null for the one in use. A rotation lists
 the new key, replaces the signing key, and only then retires the old one. So two keys without ``retired_at`` are a
-rotation that was interrupted: the signing key says how far it came, and whoever signs next ends it.
-"""
+rotation that was interrupted: the signing key says how far it came, and whoever signs next ends it."""
 
 from __future__ import annotations
 
 import base64
+import hashlib
 import os
 import stat
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Annotated, Final
 
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from mcpd.clients.canonical import timestamp
-from mcpd.clients.faults import SignatureFault
-from mcpd.clients.keyfiles import (
-    ANEW,
-    KEPT,
-    MAX_KEY,
-    MAX_LIST,
-    OVERLAP,
-    Record,
-    check_signature,
-    dump_list,
-    key_id,
-    parse_list,
-    parse_public_key,
-    parse_secret_key,
-)
+from mcpd.clients.errors import SignatureError
+from mcpd.clients.payload import Moment, timestamp
 from mcpd.clients.tree import mark
-from mcpd.errors import InvalidConfig, from_oserror
-from mcpd.model import printable
-from mcpd.trust.signing import public_pem, secret_pem
+from mcpd.errors import InvalidConfig, InvalidManifest, from_oserror
+from mcpd.model import dump_json, load_json, printable
+from mcpd.model.base import first_fault
+from mcpd.trust.signing import is_signature, load_public, load_secret, public_pem, secret_pem
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
-    from datetime import datetime
     from pathlib import Path
-
-    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
     from mcpd.clients.tree import Tree
     from mcpd.files import Signature
 
-__all__ = ["OVERLAP", "KeyChange", "KeyRecord", "Keys", "key_id"]
+OVERLAP: Final = timedelta(days=30)
+"""How long signatures of a key are good after it was retired."""
+MAX_KEY: Final = 16 * 1024
+"""Bytes of a file that holds one key."""
+MAX_LIST: Final = 1024 * 1024
+"""Bytes of the list of keys."""
+KEPT: Final = 1000
+"""Keys that are listed, so that the list can always be read again; of more the oldest are dropped."""
+ANEW: Final = "'mcpctl client keys rotate' makes a new one"
+
+_RAW_SIZE: Final = 32
+_SIGNATURE_SIZE: Final = 64
+
+
+class Record(BaseModel):
+    """One public key in the list."""
+
+    model_config = ConfigDict(frozen=True)
+
+    key_id: Annotated[str, Field(pattern=r"^orchestration-[0-9a-f]{16}$")]
+    created_at: Moment
+    retired_at: Moment | None = None
+    """None for the one in use."""
+
+    @property
+    def expires_at(self) -> datetime | None:
+        """Until when its signatures are good."""
+        return self.retired_at + OVERLAP if self.retired_at else None
+
+    def retired(self, now: datetime) -> Record:
+        """This record, retired *now* unless it was before."""
+        return self if self.retired_at else Record(key_id=self.key_id, created_at=self.created_at, retired_at=now)
+
+
+class _List(BaseModel):
+    model_config = ConfigDict(frozen=True)
+
+    keys: tuple[Record, ...]
+
+
+def id_of_key(public: Ed25519PublicKey) -> str:
+    """The id of a key: it says which one to check a signature with, and whether it is the right one."""
+    return "orchestration-" + hashlib.sha256(public.public_bytes_raw()).hexdigest()[:16]
+
+
+def parse_public_key(data: bytes, origin: str) -> Ed25519PublicKey:
+    """The public key in *data*, read from *origin*: PEM, or its 32 bytes.
+
+    Raises :class:`~mcpd.clients.errors.SignatureError` for anything else.
+    """
+    if len(data) == _RAW_SIZE:
+        return Ed25519PublicKey.from_public_bytes(data)
+    try:
+        return load_public(data)
+    except ValueError as error:
+        raise SignatureError(f"{origin}: {error}; PEM will do, or the {_RAW_SIZE} bytes of a key") from error
+
+
+def parse_secret_key(data: bytes, path: Path) -> Ed25519PrivateKey:
+    """The signing key in *data*, read from *path*.
+
+    Raises :class:`~mcpd.clients.errors.SignatureError` for anything else; nothing of *data* is said.
+    """
+    try:
+        return load_secret(data)
+    except ValueError as error:
+        raise SignatureError(f"{path}: {error}; put the right one back, or {ANEW}") from error
+
+
+def check_signature(public: Ed25519PublicKey, data: bytes, signature: str, name: str) -> None:
+    """Raise :class:`~mcpd.clients.errors.SignatureError` unless *public*, called *name*, signed *data*.
+
+    There is one way to write a *signature*: Base64 with its padding and nothing else.
+    """
+    if not signature:
+        raise SignatureError("there is none")
+    try:
+        raw = base64.b64decode(signature, validate=True)
+    except ValueError as error:
+        raise SignatureError("the signature is not Base64") from error
+    if len(raw) != _SIGNATURE_SIZE or base64.b64encode(raw).decode("ascii") != signature:
+        raise SignatureError(f"the signature is not the Base64 of {_SIGNATURE_SIZE} bytes")
+    if not is_signature(public.public_bytes_raw(), data, raw):
+        raise SignatureError(f"the signature is not one of the key '{printable(name)}' for this content")
+
+
+def parse_list(data: bytes, path: Path) -> tuple[Record, ...]:
+    """The keys in *data*, read from *path*, the newest first.
+
+    Raises :class:`~mcpd.clients.errors.SignatureError` for what is no such list.
+    """
+    try:
+        records = _List.model_validate(load_json(data, str(path))).keys
+    except InvalidManifest as error:
+        fault = error.message
+    except ValidationError as error:
+        fault = f"{path}: {first_fault(error)}"
+    else:
+        if len({record.key_id for record in records}) == len(records):
+            return records
+        fault = f"{path}: lists a key twice"
+    raise SignatureError(
+        f"{fault}. Put the right one back; or move it away, then 'mcpctl client keys init' writes it anew, without the "
+        "keys of old"
+    )
+
+
+def dump_list(records: tuple[Record, ...]) -> bytes:
+    """What :func:`parse_list` reads."""
+    keys = [
+        {
+            "key_id": record.key_id,
+            "created_at": timestamp(record.created_at),
+            "retired_at": timestamp(record.retired_at) if record.retired_at else None,
+        }
+        for record in records
+    ]
+    return dump_json({"keys": keys})
+
+
+__all__ = ["OVERLAP", "KeyChange", "KeyRecord", "Keys", "id_of_key"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,12 +197,12 @@ class Keys:
     def sign(self, data: bytes) -> tuple[str, str]:
         """The signature of *data* as Base64, and the id of the key, which is made if there is none.
 
-        Raises :class:`~mcpd.clients.faults.SignatureFault` for a signing key that is none, that others
+        Raises :class:`~mcpd.clients.errors.SignatureError` for a signing key that is none, that others
         may read, or that the public files do not belong to; :class:`~mcpd.errors.ReadOnly` for who may not sign.
         """
         with self._tree.lock():
             secret = self._usable()
-            return base64.b64encode(secret.sign(data)).decode("ascii"), key_id(secret.public_key())
+            return base64.b64encode(secret.sign(data)).decode("ascii"), id_of_key(secret.public_key())
 
     def current(self) -> str | None:
         """The id of the key in use, None before the first use."""
@@ -104,14 +210,14 @@ class Keys:
         return live[-1] if live else None
 
     def check(self, key_id: str) -> None:
-        """Raise :class:`~mcpd.clients.faults.SignatureFault` if signatures of that key are not good now.
+        """Raise :class:`~mcpd.clients.errors.SignatureError` if signatures of that key are not good now.
 
         That costs one ``lstat``.
         """
         self._record(key_id, expired=False)
 
     def verify(self, data: bytes, signature: str, key_id: str, *, expired: bool = False) -> None:
-        """Raise :class:`~mcpd.clients.faults.SignatureFault` unless that key signed *data*.
+        """Raise :class:`~mcpd.clients.errors.SignatureError` unless that key signed *data*.
 
         The key has to be known and, unless *expired* ones will do, in use or retired less than :data:`OVERLAP` ago.
         """
@@ -128,7 +234,7 @@ class Keys:
             if regenerate:
                 return self._rotate()
             is_new = self._load_secret() is None
-            return KeyChange(key_id(self._usable().public_key()), created=is_new)
+            return KeyChange(id_of_key(self._usable().public_key()), created=is_new)
 
     def listing(self) -> list[KeyRecord]:
         """All keys, the newest first."""
@@ -149,7 +255,7 @@ class Keys:
         if secret is None:
             live = _live(self._records())
             if live:
-                raise SignatureFault(f"{self._secret}: missing, though {live[-1]} is in use; put it back, or {ANEW}")
+                raise SignatureError(f"{self._secret}: missing, though {live[-1]} is in use; put it back, or {ANEW}")
             self._check_published(())
             secret = Ed25519PrivateKey.generate()
             self._tree.write(self._secret, secret_pem(secret), private=True)
@@ -158,12 +264,12 @@ class Keys:
 
     def _settle(self, public: Ed25519PublicKey) -> None:
         """End what was interrupted, and write the public files that are missing."""
-        name = key_id(public)
+        name = id_of_key(public)
         records = self._records()
         live = _live(records)
         if name not in live and (live or any(record.key_id == name for record in records)):
             why = f"but {live[-1]} is in use" if live else "which was retired"
-            raise SignatureFault(
+            raise SignatureError(
                 f"{self._secret}: holds the key {name}, {why} ({self._list}); put the right one back, or {ANEW}"
             )
         self._check_published({name, *live})
@@ -196,7 +302,7 @@ class Keys:
         live = _live(records)
         secret = Ed25519PrivateKey.generate()
         public = secret.public_key()
-        new = Record(key_id=key_id(public), created_at=now)
+        new = Record(key_id=id_of_key(public), created_at=now)
         for directory in (tree.root, tree.keys):
             tree.prepare(directory)
         with ExitStack() as stack:
@@ -222,13 +328,13 @@ class Keys:
         """The record of a signing key that is in no list; a broken one has signed nothing that could be checked."""
         try:
             secret = self._load_secret()
-        except SignatureFault:
+        except SignatureError:
             return ()
         if secret is None:
             return ()
         public = secret.public_key()
-        self._tree.write(self._path(key_id(public)), public_pem(public))
-        return (Record(key_id=key_id(public), created_at=now),)
+        self._tree.write(self._path(id_of_key(public)), public_pem(public))
+        return (Record(key_id=id_of_key(public), created_at=now),)
 
     def _load_secret(self) -> Ed25519PrivateKey | None:
         data = self._read(self._secret, private=True)
@@ -239,7 +345,7 @@ class Keys:
             return None
         mode = stat.S_IMODE(status.st_mode)
         if mode & 0o022:
-            raise SignatureFault(
+            raise SignatureError(
                 f"{self._tree.keys}: other users can put keys there (mode {mode:04o}); close it with "
                 f"'chmod go-w {self._tree.keys}'"
             )
@@ -253,11 +359,11 @@ class Keys:
                 continue
             way_out = "remove it, then 'mcpctl client keys init' writes the right one"
             try:
-                found = key_id(parse_public_key(data, str(path)))
-            except SignatureFault as fault:
-                raise SignatureFault(f"{fault.message}; {way_out}") from fault
+                found = id_of_key(parse_public_key(data, str(path)))
+            except SignatureError as fault:
+                raise SignatureError(f"{fault.message}; {way_out}") from fault
             if found not in names:
-                raise SignatureFault(f"{path}: holds {found}, which is not the key in {self._secret}; {way_out}")
+                raise SignatureError(f"{path}: holds {found}, which is not the key in {self._secret}; {way_out}")
 
     def _records(self) -> tuple[Record, ...]:
         now = mark(self._list)
@@ -271,10 +377,10 @@ class Keys:
     def _record(self, name: str, *, expired: bool) -> Record:
         record = next((record for record in self._records() if record.key_id == name), None)
         if record is None:
-            raise SignatureFault(f"the key '{printable(name)}' is none of those in {self._list}")
+            raise SignatureError(f"the key '{printable(name)}' is none of those in {self._list}")
         end = record.expires_at
         if not expired and end is not None and self._clock() > end:
-            raise SignatureFault(
+            raise SignatureError(
                 f"the key '{name}' was replaced, and its signatures were good until {timestamp(end)}; publish again"
             )
         return record
@@ -286,12 +392,12 @@ class Keys:
             path = self._path(name)
             data = self._read(path)
             if data is None:
-                raise SignatureFault(
+                raise SignatureError(
                     f"{path}: missing; put it back ('mcpctl client keys init' does if it is the one in use)"
                 )
             public = parse_public_key(data, str(path))
-            if key_id(public) != name:
-                raise SignatureFault(f"{path}: holds another key, {key_id(public)}; put the right one back")
+            if id_of_key(public) != name:
+                raise SignatureError(f"{path}: holds another key, {id_of_key(public)}; put the right one back")
             self._publics[name] = public
         return public
 
@@ -311,7 +417,7 @@ class Keys:
         try:
             return self._tree.read(path, MAX_LIST if path == self._list else MAX_KEY, private=private)
         except InvalidConfig as error:
-            raise SignatureFault(error.message) from error
+            raise SignatureError(error.message) from error
 
 
 def _live(records: tuple[Record, ...]) -> list[str]:

@@ -1,23 +1,120 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Making a client's configuration from the installed servers.
-
-It says how ``mcpctl`` reaches each of them, and nothing of how they are set up: no value of a configuration is read
-here, so none can be signed.
-"""
+"""Payloads: the servers of one configuration, made from those that are installed, and their canonical spelling."""
 
 from __future__ import annotations
 
+import hashlib
+import json
+import re
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from datetime import UTC
+from typing import TYPE_CHECKING, Annotated, Final
 from urllib.parse import quote
+
+from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field, JsonValue, ValidationError
+
+from mcpd.clients.errors import InvalidInput
+from mcpd.model import check_json
+from mcpd.model.base import MAX_DEPTH, first_fault
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
+    from datetime import datetime
 
-    from mcpd.clients.family import Family
+    from mcpd.clients.families import Family
     from mcpd.clients.profiles import Profile
-    from mcpd.model import JsonValue
     from mcpd.store.index import InstalledServer
+
+ARTIFACT_ID: Final = re.compile(r"[a-f0-9]{64}", re.ASCII)
+"""What an artifact's id is; for ``fullmatch``."""
+
+_LEAVES: Final = (str, int, float, type(None))
+
+
+def canonical(value: JsonValue) -> bytes:
+    """The bytes of *value* that are hashed and signed.
+
+    Raises :class:`~mcpd.clients.errors.InvalidInput` for what has no such bytes, or none that every
+    reader takes for the same value: numbers that are not finite or have thousands of digits, half a surrogate pair,
+    NUL, keys that are no text, and whatever is nested deeper than :data:`mcpd.model.base.MAX_DEPTH` levels.
+    """
+    try:
+        _check_types(value)
+        check_json(value)
+        text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
+    except ValueError as error:
+        raise InvalidInput(f"This cannot be signed: {error}.") from error
+    return text.encode("ascii")
+
+
+def id_of(payload: JsonValue) -> str:
+    """The id of *payload*: the SHA-256 of its :func:`canonical` bytes, as 64 hexadecimal digits."""
+    return hashlib.sha256(canonical(payload)).hexdigest()
+
+
+def timestamp(moment: datetime) -> str:
+    """*moment*, which knows its zone, as it is written and signed: ISO 8601 in UTC, microseconds and ``Z``."""
+    return moment.astimezone(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+
+
+class _Payload(BaseModel):
+    """What every configuration is; whether its entries are right is another question (``validation``)."""
+
+    model_config = ConfigDict(extra="allow", strict=True)
+
+    servers: dict[str, dict[str, JsonValue]] = Field(alias="mcpServers")
+
+
+def _plausible(moment: datetime) -> datetime:
+    if not 1970 <= moment.year < 9000:
+        raise ValueError("no time of this age")
+    return moment
+
+
+Moment = Annotated[AwareDatetime, AfterValidator(_plausible)]
+"""A time in a file, which can be reckoned with and told in UTC."""
+
+
+def parse_payload(value: JsonValue, what: str) -> dict[str, JsonValue]:
+    """*value* if it is an object whose ``mcpServers`` is an object of objects; further keys stay.
+
+    *what* names it in messages. Raises :class:`~mcpd.clients.errors.InvalidInput` for anything else, and
+    for text, numbers and nesting that no artifact can hold.
+    """
+    if not isinstance(value, dict):
+        raise InvalidInput(f"{what}: not an object with 'mcpServers'")
+    try:
+        check_json(value)
+        _Payload.model_validate(value)
+    except ValidationError as error:
+        fault = error.errors(include_url=False, include_input=False)[0]
+        place = ".".join(str(part) for part in fault["loc"])
+        raise InvalidInput(f"{what}: {first_fault(error)}", {"field": place}) from error
+    except ValueError as error:
+        raise InvalidInput(f"{what}: {error}") from error
+    return value
+
+
+def _check_types(value: object) -> None:
+    """Raise ValueError for what is not JSON but would be written as if it were: ``{1: …}`` becomes ``{"1": …}``.
+
+    It looks as deep as :func:`~mcpd.model.check_json`, which refuses what goes on below.
+    """
+    level = [value]
+    for _ in range(MAX_DEPTH):
+        below: list[object] = []
+        for item in level:
+            if isinstance(item, dict):
+                for key in item:
+                    if not isinstance(key, str):
+                        raise ValueError(f"the key {str(key)[:40]!a} is no text")  # noqa: TRY004 - one kind of fault
+                below.extend(item.values())
+            elif isinstance(item, list):
+                below.extend(item)
+            elif not isinstance(item, _LEAVES):
+                raise ValueError(f"{type(item).__name__} is no JSON")  # noqa: TRY004 - likewise
+        level = below
+
 
 SERVERS: Final = "mcpServers"
 """The only key of a payload, whatever client it is for."""

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from mcpd.clients.family import Family
+    from mcpd.clients.families import Family
     from mcpd.clients.files import Snapshot
     from mcpd.model import JsonValue
 

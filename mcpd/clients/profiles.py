@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
 
 from pydantic import Field, ValidationError, field_validator
 
-from mcpd.clients.description import VARIABLE, Line, Part
-from mcpd.clients.families import DataFiles, packaged
-from mcpd.clients.faults import ProfileNotFound
+from mcpd.clients.errors import ProfileNotFound
+from mcpd.clients.families import VARIABLE, DataFiles, Line, Part, packaged
 from mcpd.clients.payload import BRIDGE
 from mcpd.errors import InvalidConfig
 from mcpd.model import printable
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
-    from mcpd.clients.family import Family
+    from mcpd.clients.families import Family
 
 LayerName: TypeAlias = Literal["user", "system", "vendor"]
 
@@ -146,7 +145,7 @@ class Profiles:
     def get(self, family: Family, profile_id: str) -> Profile:
         """The profile *profile_id* of *family*.
 
-        Raises :class:`~mcpd.clients.faults.ProfileNotFound`, which knows the others.
+        Raises :class:`~mcpd.clients.errors.ProfileNotFound`, which knows the others.
         """
         found = _of(family, self._files.read()[0])
         for profile in found:

@@ -5,39 +5,156 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
 
 from mcpd import __version__
 from mcpd.clients import diff
-from mcpd.clients.canonical import artifact_id as id_of
-from mcpd.clients.canonical import canonical
-from mcpd.clients.checks import Report
-from mcpd.clients.drafts import parse_payload
-from mcpd.clients.faults import (
+from mcpd.clients.errors import (
     InvalidInput,
     PolicyViolation,
     ServerNotFound,
-    SignatureFault,
+    SignatureError,
     ValidationFailed,
 )
-from mcpd.clients.payload import SERVERS, Generated, generate
+from mcpd.clients.payload import SERVERS, Generated, Moment, canonical, generate, id_of, parse_payload, timestamp
 from mcpd.clients.releases import MAX_CHANGELOG
-from mcpd.clients.validation import validate
-from mcpd.errors import Busy, McpdError
-from mcpd.model import printable
+from mcpd.clients.validation import Report, validate
+from mcpd.errors import Busy, InvalidConfig, InvalidManifest, McpdError
+from mcpd.files import MAX_FILE
+from mcpd.model import check_json, dump_json, load_json, printable
+from mcpd.model.base import first_fault
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
+    from datetime import datetime
+    from pathlib import Path
 
     from mcpd.clients.audit import Audit, Outcome
-    from mcpd.clients.checks import Checks
-    from mcpd.clients.drafts import Draft, Drafts
-    from mcpd.clients.family import Family
+    from mcpd.clients.families import Family
     from mcpd.clients.profiles import Profile
     from mcpd.clients.releases import Release, Releases
     from mcpd.clients.servers import Servers
     from mcpd.clients.tree import Tree
-    from mcpd.model import JsonValue
+    from mcpd.clients.validation import Checks
+
+MAX_PAYLOAD: Final = MAX_FILE // 2
+"""Bytes of a draft's file; what is larger could be written, and not always read again."""
+
+
+class _File(BaseModel):
+    """A draft on disk."""
+
+    model_config = ConfigDict(frozen=True)
+
+    client_id: str
+    profile_id: str
+    payload: dict[str, JsonValue]
+    base_artifact_id: Annotated[str, Field(pattern=r"^[a-f0-9]{64}$")] | None = None
+    created_at: Moment
+    updated_at: Moment
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """A configuration that is being edited."""
+
+    client_id: str
+    profile_id: str
+    payload: dict[str, JsonValue]
+    base_artifact_id: str | None
+    """The release that it began with."""
+    created_at: str
+    """ISO 8601, in UTC."""
+    updated_at: str
+    """The same."""
+
+
+class Drafts:
+    """The drafts in one tree."""
+
+    def __init__(self, tree: Tree, clock: Callable[[], datetime]) -> None:
+        """*clock* gives the time, with its zone."""
+        self._tree = tree
+        self._clock = clock
+
+    def get(self, client_id: str, profile_id: str) -> Draft | None:
+        """The draft, None if there is none.
+
+        Raises :class:`~mcpd.errors.InvalidConfig` if its file is not what :meth:`put` wrote, another
+        :class:`~mcpd.errors.McpdError` if it cannot be read.
+        """
+        path = self._tree.draft(client_id, profile_id)
+        data = self._tree.read(path)
+        if data is None:
+            return None
+        way_out = f"'mcpctl client draft clear {client_id} --profile {profile_id}' removes the draft"
+        try:
+            found = _File.model_validate(_checked(load_json(data, str(path)), path))
+            payload = parse_payload(found.payload, f"{path}: payload")
+        except ValidationError as error:
+            raise InvalidConfig(f"{path}: {first_fault(error)}; {way_out}") from error
+        except (InvalidManifest, InvalidInput) as error:
+            raise InvalidConfig(f"{error.message}; {way_out}") from error
+        if (found.client_id, found.profile_id) != (client_id, profile_id):
+            raise InvalidConfig(f"{path}: holds the draft of another client or profile; {way_out}")
+        return Draft(
+            client_id,
+            profile_id,
+            payload,
+            found.base_artifact_id,
+            timestamp(found.created_at),
+            timestamp(found.updated_at),
+        )
+
+    def put(self, client_id: str, profile_id: str, payload: JsonValue, base: str | None) -> Draft:
+        """Keep *payload* as the draft, which began with the release *base*.
+
+        Raises :class:`~mcpd.clients.errors.InvalidInput` if it is no payload or too large, what
+        :meth:`get` raises for the draft that it would replace, and what writing raises.
+        """
+        checked = parse_payload(payload, "the draft")
+        path = self._tree.draft(client_id, profile_id)
+        with self._tree.lock():
+            old = self.get(client_id, profile_id)
+            now = timestamp(self._clock())
+            draft = Draft(client_id, profile_id, checked, base, old.created_at if old is not None else now, now)
+            data = dump_json(
+                {
+                    "client_id": client_id,
+                    "profile_id": profile_id,
+                    "base_artifact_id": base,
+                    "created_at": draft.created_at,
+                    "updated_at": draft.updated_at,
+                    "payload": checked,
+                }
+            )
+            if len(data) > MAX_PAYLOAD:
+                raise InvalidInput(f"the draft is larger than {MAX_PAYLOAD} bytes; remove servers from it")
+            self._tree.write(path, data)
+        return draft
+
+    def clear(self, client_id: str, profile_id: str) -> bool:
+        """Remove the draft, also one that cannot be read; says whether there was one.
+
+        Raises :class:`~mcpd.errors.McpdError` if that cannot be done.
+        """
+        path = self._tree.draft(client_id, profile_id)
+        if self._tree.status(path) is None:
+            return False
+        with self._tree.lock():
+            self._tree.prepare(path.parent)
+            return self._tree.remove(path)
+
+
+def _checked(value: JsonValue, path: Path) -> JsonValue:
+    try:
+        check_json(value)
+    except ValueError as error:
+        raise InvalidManifest(f"{path}: {error}") from error
+    return value
+
 
 _log = logging.getLogger(__name__)
 
@@ -187,7 +304,7 @@ class Publishing:
     ) -> dict[str, JsonValue]:
         """Sign the draft, or what is installed if there is none, as the newest release.
 
-        Raises :class:`~mcpd.clients.faults.InvalidInput` if that would discard a release made of a draft,
+        Raises :class:`~mcpd.clients.errors.InvalidInput` if that would discard a release made of a draft,
         unless *from_installed* asks for it, and if there is a draft beside *from_installed*.
         """
         about: dict[str, JsonValue] = {"client_id": family.id, "profile_id": profile.id}
@@ -243,7 +360,7 @@ class Publishing:
         """The newest release; None also if it is not to be trusted any more, and the next one mends that."""
         try:
             return self.releases.latest(family.id, profile.id)
-        except SignatureFault as fault:
+        except SignatureError as fault:
             _log.warning("%s", fault.message)
             return None
 

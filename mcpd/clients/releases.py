@@ -3,29 +3,360 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Protocol
 
-from mcpd.clients.canonical import ARTIFACT_ID, canonical, timestamp
-from mcpd.clients.canonical import artifact_id as id_of
-from mcpd.clients.drafts import parse_payload
-from mcpd.clients.faults import ArtifactNotFound, InvalidInput, SignatureFault
-from mcpd.clients.indexes import MAX_INDEX, Entry, dump_index, parse_index, publish_again, unusable
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from mcpd.clients.errors import ArtifactNotFound, InvalidInput, SignatureError
+from mcpd.clients.keys import MAX_KEY, Keys, check_signature, id_of_key, parse_public_key
+from mcpd.clients.payload import ARTIFACT_ID, canonical, id_of, parse_payload, timestamp
 from mcpd.clients.tree import NAME, mark
-from mcpd.clients.verify import Signed, check_releases, statement
-from mcpd.errors import InvalidConfig, InvalidManifest
-from mcpd.files import MAX_FILE
-from mcpd.model import JsonValue, check_json, load_json, printable
+from mcpd.errors import InvalidConfig, InvalidManifest, McpdError, from_oserror
+from mcpd.files import MAX_FILE, read_file
+from mcpd.model import JsonValue, check_json, dump_json, load_json, printable
+from mcpd.model.base import first_fault
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable, Mapping
     from datetime import datetime
     from pathlib import Path
 
-    from mcpd.clients.keys import Keys
     from mcpd.clients.tree import Tree
     from mcpd.files import Signature
+
+MAX_DOCUMENT: Final = 2 * MAX_FILE
+"""Bytes of a configuration with what is said about it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Signed:
+    """What is said about an artifact, all of which is signed."""
+
+    artifact_id: str
+    client_id: str
+    profile_id: str
+    created_at: str
+    signature: str
+    """Of the payload's canonical bytes."""
+    signing_key_id: str
+    """The key of both signatures."""
+    release_signature: str
+    """Of :func:`statement`."""
+
+
+class Verifier(Protocol):
+    """Checks one signature, as :meth:`Keys.verify` does."""
+
+    def __call__(self, data: bytes, signature: str, key_id: str) -> None:
+        """Raise :class:`~mcpd.clients.errors.SignatureError` unless that key signed *data*."""
+
+
+@dataclass(frozen=True)
+class Verified:
+    """A configuration that is what was published."""
+
+    artifact_id: str
+    client_id: str
+    profile_id: str
+    created_at: str
+    signing_key_id: str
+    servers: tuple[str, ...]
+    """The names of the servers in it."""
+    key_created_at: str | None = None
+    key_expires_at: str | None = None
+    """Until when its signature is good; None for a key in use, and where that is not known."""
+
+
+class _Strict(BaseModel):
+    """Nothing but what is known: what is not signed would be taken for what is."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+
+class _Metadata(_Strict):
+    generator: str = ""
+    generator_version: str = ""
+    source: str = ""
+    changelog: str = ""
+    release_signature: str = ""
+
+
+class _Document(_Strict):
+    """What ``get_config`` and ``publish_config`` answer."""
+
+    artifact_id: Annotated[str, Field(pattern=r"^[a-f0-9]{64}$")]
+    client_id: str
+    profile_id: str
+    created_at: str
+    payload: dict[str, JsonValue]
+    signature: str
+    signing_key_id: str
+    metadata: _Metadata = _Metadata()
+    published: bool = True
+    warnings: list[str] = []
+
+    def signed(self) -> Signed:
+        return Signed(
+            artifact_id=self.artifact_id,
+            client_id=self.client_id,
+            profile_id=self.profile_id,
+            created_at=self.created_at,
+            signature=self.signature,
+            signing_key_id=self.signing_key_id,
+            release_signature=self.metadata.release_signature,
+        )
+
+
+class _Text(_Strict):
+    """A block of text, which says what ``structuredContent`` does."""
+
+    type: Literal["text"]
+    text: str
+
+
+class _Result(_Strict):
+    """The result of the call."""
+
+    content: list[_Text] = []
+    structured: dict[str, Any] = Field(alias="structuredContent")
+    is_error: Literal[False] = Field(default=False, alias="isError")
+    result_type: Literal["complete"] = Field(default="complete", alias="resultType")
+    meta: dict[Annotated[str, Field(pattern="/")], JsonValue] = Field(default={}, alias="_meta")
+    """What the protocol says of itself, under names with a prefix: no configuration has such."""
+
+
+class _Response(_Strict):
+    """The message that the result came in."""
+
+    jsonrpc: Literal["2.0"] = "2.0"
+    id: int | str | None = None
+    result: dict[str, Any]
+
+
+def statement(artifact_id: str, client_id: str, profile_id: str, created_at: str, signing_key_id: str) -> bytes:
+    """The bytes of the release signature, which says for whom and when an artifact was published."""
+    return canonical(
+        {
+            "artifact_id": artifact_id,
+            "client_id": client_id,
+            "profile_id": profile_id,
+            "created_at": created_at,
+            "signing_key_id": signing_key_id,
+        }
+    )
+
+
+def check_releases(releases: Iterable[Signed], content: bytes, verify: Verifier, origin: str) -> None:
+    """Check the id and both signatures of *releases* from *origin*, whose payload's canonical bytes are *content*.
+
+    What a key signed is looked at once, however many releases say so. Raises
+    :class:`~mcpd.clients.errors.SignatureError` that says which of them is wrong.
+    """
+    found = hashlib.sha256(content).hexdigest()
+    good: set[tuple[str, str]] = set()
+    for each in releases:
+        if found != each.artifact_id:
+            raise SignatureError(
+                f"{origin}: the id is wrong: this is not the content that was published as "
+                f"{printable(each.artifact_id)}, its SHA-256 is {found}"
+            )
+        key = each.signing_key_id
+        if (each.signature, key) not in good:
+            _hold("signature", content, each.signature, key, verify, origin)
+            good.add((each.signature, key))
+        about = statement(each.artifact_id, each.client_id, each.profile_id, each.created_at, key)
+        what = "release signature (for whom and when it was published)"
+        _hold(what, about, each.release_signature, key, verify, origin)
+
+
+def _hold(what: str, data: bytes, signature: str, key_id: str, verify: Verifier, origin: str) -> None:
+    try:
+        verify(data, signature, key_id)
+    except SignatureError as fault:
+        raise SignatureError(f"{origin}: the {what} does not hold: {fault.message}") from fault
+
+
+def verify_document(
+    data: bytes, origin: str, keys: Mapping[str, Ed25519PublicKey] | Ed25519PublicKey | Keys
+) -> Verified:
+    """Check what ``get_config`` answered, alone or within the result of the call, as JSON in *data* from *origin*.
+
+    *keys* are those that are trusted: by id, or one, whatever the document calls it. Raises
+    :class:`~mcpd.clients.errors.SignatureError` that says what is wrong: the document, the id, the key,
+    the signature or the release signature.
+    """
+    document = _parse(data, origin)
+    verify = keys.verify if isinstance(keys, Keys) else _verifier(keys)
+    try:
+        check_releases([document.signed()], canonical(document.payload), verify, origin)
+    except InvalidInput as fault:
+        raise SignatureError(f"{origin}: {fault.message}") from fault
+    servers = document.payload.get("mcpServers")
+    known = {record.key_id: record for record in keys.listing()} if isinstance(keys, Keys) else {}
+    record = known.get(document.signing_key_id)
+    return Verified(
+        artifact_id=document.artifact_id,
+        client_id=document.client_id,
+        profile_id=document.profile_id,
+        created_at=document.created_at,
+        signing_key_id=document.signing_key_id,
+        servers=tuple(servers) if isinstance(servers, dict) else (),
+        key_created_at=record.created_at if record else None,
+        key_expires_at=record.expires_at if record else None,
+    )
+
+
+def load_public_key(path: Path) -> Ed25519PublicKey:
+    """The public key in the file *path*: PEM, or its 32 bytes.
+
+    Raises :class:`~mcpd.clients.errors.SignatureError` for anything else, another
+    :class:`~mcpd.errors.McpdError` for what cannot be read.
+    """
+    try:
+        return parse_public_key(read_file(path, MAX_KEY), str(path))
+    except OSError as error:
+        raise from_oserror(error, f"reading {path}") from error
+    except InvalidManifest as error:
+        raise SignatureError(error.message) from error
+
+
+def _verifier(keys: Mapping[str, Ed25519PublicKey] | Ed25519PublicKey) -> Verifier:
+    def verify(data: bytes, signature: str, key_id: str) -> None:
+        if isinstance(keys, Ed25519PublicKey):
+            check_signature(keys, data, signature, id_of_key(keys))
+            return
+        public = keys.get(key_id)
+        if public is None:
+            trusted = ", ".join(sorted(keys)) or "none"
+            raise SignatureError(f"the key '{printable(key_id)}' is none of the trusted ones, which are: {trusted}")
+        check_signature(public, data, signature, key_id)
+
+    return verify
+
+
+def _parse(data: bytes, origin: str) -> _Document:
+    if len(data) > MAX_DOCUMENT:
+        raise SignatureError(f"{origin}: larger than {MAX_DOCUMENT} bytes")
+    value = _json(data, origin)
+    try:
+        if isinstance(value, dict) and "result" in value:
+            value = _Response.model_validate(value).result
+        if isinstance(value, dict) and "structuredContent" in value:
+            result = _Result.model_validate(value)
+            value = result.structured
+            if any(not _is_same(_json(block.text, origin), value) for block in result.content):
+                raise SignatureError(
+                    f"{origin}: 'content' says something else than 'structuredContent', which is signed"
+                )
+        if not isinstance(value, dict) or "artifact_id" not in value:
+            raise SignatureError(f"{origin}: holds no signed configuration; give it what get_config answers")
+        return _Document.model_validate(value)
+    except ValidationError as error:
+        raise SignatureError(f"{origin}: not a signed configuration: {_fault(error)}") from error
+
+
+def _json(data: bytes | str, origin: str) -> Any:
+    try:
+        value = load_json(data, origin)
+        json.loads(data, object_pairs_hook=_once)
+    except McpdError as error:
+        raise SignatureError(f"{origin}: {error.message.removeprefix(f'{origin}: ')}") from error
+    return value
+
+
+def _is_same(one: JsonValue, other: JsonValue) -> bool:
+    try:
+        return canonical(one) == canonical(other)
+    except InvalidInput:
+        return False
+
+
+def _fault(error: ValidationError) -> str:
+    first = error.errors(include_url=False, include_input=False)[0]
+    if first["type"] == "extra_forbidden":
+        return f"'{printable('.'.join(str(part) for part in first['loc']))}' is not signed; take it out"
+    return first_fault(error)
+
+
+def _once(pairs: list[tuple[str, object]]) -> None:
+    """Readers differ in which of two members of one name they see, so what is checked may not be what is used."""
+    names = [name for name, _ in pairs]
+    if len(set(names)) != len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise SignatureError(f"the member '{printable(twice)}' is there twice")
+
+
+KEPT: Final = 1000
+"""Releases that are listed for one client and profile."""
+MAX_INDEX: Final = 2 * MAX_FILE
+"""Bytes of a list of releases; of one that grows beyond, the oldest are dropped."""
+
+
+class Entry(BaseModel):
+    """One release in a list; fields of later versions survive."""
+
+    model_config = ConfigDict(frozen=True, strict=True, extra="allow")
+
+    artifact_id: Annotated[str, Field(pattern=r"^[a-f0-9]{64}$")]
+    created_at: Annotated[str, Field(pattern=r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,6})?Z$")]
+    signature: str
+    signing_key_id: str
+    release_signature: str
+    generator: str = ""
+    generator_version: str = ""
+    source: str = ""
+    changelog: str = ""
+
+
+class _Index(BaseModel):
+    """The list for one client and profile, the newest first."""
+
+    model_config = ConfigDict(frozen=True, strict=True)
+
+    releases: list[Entry]
+
+
+def parse_index(data: bytes, path: Path, client_id: str, profile_id: str) -> list[Entry]:
+    """The releases in *data*, read from *path*; more than :data:`KEPT` were never written.
+
+    Raises :class:`~mcpd.clients.errors.SignatureError` for what is no such list.
+    """
+    try:
+        value = load_json(data, str(path))
+        check_json(value)
+        return _Index.model_validate(value).releases[:KEPT]
+    except InvalidManifest as error:
+        raise unusable(error.message, client_id, profile_id) from error
+    except ValidationError as error:
+        raise unusable(f"{path}: {first_fault(error)}", client_id, profile_id) from error
+    except ValueError as error:
+        raise unusable(f"{path}: {error}", client_id, profile_id) from error
+
+
+def dump_index(entries: list[Entry]) -> bytes:
+    """What :func:`parse_index` reads, of as many *entries* as there is room for."""
+    kept = KEPT
+    while True:
+        data = dump_json(_Index(releases=entries[:kept]).model_dump(mode="json"))
+        if len(data) <= MAX_INDEX:
+            return data
+        kept = min(kept, len(entries)) // 2
+
+
+def unusable(fault: str, client_id: str, profile_id: str) -> SignatureError:
+    """What to raise for a list with a *fault*, which is never overwritten."""
+    again = publish_again(client_id, profile_id)
+    return SignatureError(f"{fault}. Put the right list of releases back; or move it away, then {again}")
+
+
+def publish_again(client_id: str, profile_id: str) -> str:
+    """The way out of a release that cannot be trusted."""
+    return f"'mcpctl client publish {client_id} --profile {profile_id}' signs it anew"
+
 
 MAX_WORD: Final = 200
 MAX_CHANGELOG: Final = 10_000
@@ -93,7 +424,7 @@ class Releases:
     def latest(self, client_id: str, profile_id: str) -> Release | None:
         """The newest release, None if there is none.
 
-        Raises :class:`~mcpd.clients.faults.SignatureFault` if a file is not what was written, or the key
+        Raises :class:`~mcpd.clients.errors.SignatureError` if a file is not what was written, or the key
         is not good any more.
         """
         entries = self._entries(client_id, profile_id)
@@ -102,8 +433,8 @@ class Releases:
     def get(self, client_id: str, profile_id: str, artifact_id: str, *, expired: bool = False) -> Release:
         """The newest release of an artifact for exactly this client and profile.
 
-        Raises :class:`~mcpd.clients.faults.ArtifactNotFound`, and
-        :class:`~mcpd.clients.faults.SignatureFault` as :meth:`latest` does, but not for a key that has
+        Raises :class:`~mcpd.clients.errors.ArtifactNotFound`, and
+        :class:`~mcpd.clients.errors.SignatureError` as :meth:`latest` does, but not for a key that has
         *expired* if such ones will do (to compare with, never to use).
         """
         if not ARTIFACT_ID.fullmatch(artifact_id):
@@ -126,7 +457,7 @@ class Releases:
         """All releases, the newest first, also those whose key has expired.
 
         One artifact at a time is in memory, and each is read once. Raises
-        :class:`~mcpd.clients.faults.SignatureFault` if a file is not what was written.
+        :class:`~mcpd.clients.errors.SignatureError` if a file is not what was written.
         """
         entries = self._entries(client_id, profile_id)
         listed: dict[str, list[Signed]] = {}
@@ -172,8 +503,8 @@ class Releases:
         """Sign *payload* as the newest release; *source* says what it was made from.
 
         The artifact is written first, and only if it is not there; so a crash leaves the old list or the new one, and
-        nothing in either that is missing. Raises :class:`~mcpd.clients.faults.InvalidInput` for what
-        cannot be signed or is too large, :class:`~mcpd.clients.faults.SignatureFault` for keys and lists
+        nothing in either that is missing. Raises :class:`~mcpd.clients.errors.InvalidInput` for what
+        cannot be signed or is too large, :class:`~mcpd.clients.errors.SignatureError` for keys and lists
         that cannot be used, and what writing raises.
         """
         about = {"generator": generator, "generator_version": generator_version, "source": source}
@@ -208,7 +539,7 @@ class Releases:
     ) -> Release:
         """Return *payload* as a release that is neither signed nor kept.
 
-        Raises :class:`~mcpd.clients.faults.InvalidInput` for what cannot be signed or is too large.
+        Raises :class:`~mcpd.clients.errors.InvalidInput` for what cannot be signed or is too large.
         """
         content = canonical(payload)
         parse_payload(payload, "the configuration")
@@ -230,7 +561,7 @@ class Releases:
     def sign(self, release: Release) -> Release:
         """Return *release* signed with the key in use, which is made if there is none; the release is not kept.
 
-        Raises :class:`~mcpd.clients.faults.SignatureFault` for keys that cannot be used.
+        Raises :class:`~mcpd.clients.errors.SignatureError` for keys that cannot be used.
         """
         with self._tree.lock():
             signature, key = self._keys.sign(canonical(release.payload))
@@ -243,7 +574,7 @@ class Releases:
         """Publish again every newest release that is not signed with the key in use; returns how many.
 
         One that cannot be trusted is left as it is and reported, by
-        :class:`~mcpd.clients.faults.SignatureFault`, when all others are done.
+        :class:`~mcpd.clients.errors.SignatureError`, when all others are done.
         """
         done, faults = 0, []
         with self._tree.lock():
@@ -251,10 +582,10 @@ class Releases:
             for client_id, profile_id in self.published():
                 try:
                     done += self._resign(client_id, profile_id, key)
-                except SignatureFault as fault:
+                except SignatureError as fault:
                     faults.append(fault.message)
         if faults:
-            raise SignatureFault(f"Not signed again: {'; '.join(faults)}")
+            raise SignatureError(f"Not signed again: {'; '.join(faults)}")
         return done
 
     def _resign(self, client_id: str, profile_id: str, key: str) -> int:
@@ -338,9 +669,9 @@ class Releases:
         try:
             content = self._tree.read(path)
         except InvalidConfig as error:
-            raise SignatureFault(f"{error.message}, then {way_out}") from error
+            raise SignatureError(f"{error.message}, then {way_out}") from error
         if content is None:
-            raise SignatureFault(f"{origin}: missing; put it back, or {way_out}")
+            raise SignatureError(f"{origin}: missing; put it back, or {way_out}")
 
         def verify(data: bytes, signature: str, key_id: str) -> None:
             self._keys.verify(data, signature, key_id, expired=expired)
@@ -348,8 +679,8 @@ class Releases:
         try:
             check_releases(releases, content, verify, origin)
             return content, _parse_payload(content, origin)
-        except SignatureFault as fault:
-            raise SignatureFault(f"{fault.message}; {way_out}") from fault
+        except SignatureError as fault:
+            raise SignatureError(f"{fault.message}; {way_out}") from fault
 
     def _blob(self, name: str) -> Path:
         return self._tree.artifacts / f"{name}.json"
@@ -383,9 +714,9 @@ def _parse_payload(content: bytes, origin: str) -> dict[str, JsonValue]:
         payload = parse_payload(load_json(content, origin), origin)
         is_canonical = canonical(payload) == content
     except (InvalidInput, InvalidManifest) as error:
-        raise SignatureFault(f"{error.message}; it is signed, and no configuration") from error
+        raise SignatureError(f"{error.message}; it is signed, and no configuration") from error
     if not is_canonical:
-        raise SignatureFault(f"{origin}: it is signed, and not spelled as configurations are")
+        raise SignatureError(f"{origin}: it is signed, and not spelled as configurations are")
     return payload
 
 

@@ -15,7 +15,7 @@ from urllib.parse import unquote
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from mcpd.clients.family import Family
+    from mcpd.clients.families import Family
     from mcpd.model import JsonValue
 
 PLACEHOLDER: Final = re.compile(

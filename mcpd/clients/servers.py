@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from mcpd.clients.faults import ServerNotFound
+from mcpd.clients.errors import ServerNotFound
 from mcpd.model import printable
 from mcpd.store import Store
 
@@ -29,7 +29,7 @@ class Servers:
         return {server.id: server for server in self._store.list()}
 
     def get(self, server_id: str) -> InstalledServer:
-        """One of them. Raises :class:`~mcpd.clients.faults.ServerNotFound`."""
+        """One of them. Raises :class:`~mcpd.clients.errors.ServerNotFound`."""
         found = self.all().get(server_id)
         if found is None:
             raise ServerNotFound(f"no server {printable(server_id)!r} is installed; list_available_servers shows all")
@@ -57,7 +57,7 @@ class Servers:
         return {"servers": [*found], "count": len(found)}
 
     def describe(self, server_id: str) -> dict[str, JsonValue]:
-        """All there is to know of one. Raises :class:`~mcpd.clients.faults.ServerNotFound`."""
+        """All there is to know of one. Raises :class:`~mcpd.clients.errors.ServerNotFound`."""
         server = self.get(server_id)
         manifest = server.manifest
         properties = manifest.configurable_properties if manifest is not None else []

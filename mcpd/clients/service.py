@@ -13,24 +13,22 @@ from typing import TYPE_CHECKING, Final
 
 from mcpd.clients import diff
 from mcpd.clients.audit import Audit
-from mcpd.clients.canonical import ARTIFACT_ID
-from mcpd.clients.canonical import artifact_id as id_of
-from mcpd.clients.checks import Checks
-from mcpd.clients.drafts import Drafts, parse_payload
+from mcpd.clients.errors import ArtifactNotFound, InvalidInput, NothingPublished, SignatureError
 from mcpd.clients.families import Families
-from mcpd.clients.faults import ArtifactNotFound, InvalidInput, NothingPublished, SignatureFault
 from mcpd.clients.keys import Keys
+from mcpd.clients.payload import ARTIFACT_ID, id_of, parse_payload
 from mcpd.clients.profiles import Profiles
-from mcpd.clients.publishing import FROM_DRAFT, FROM_NOBODY, Publishing
+from mcpd.clients.publishing import FROM_DRAFT, FROM_NOBODY, Drafts, Publishing
 from mcpd.clients.releases import Releases
 from mcpd.clients.servers import Servers
 from mcpd.clients.tree import Tree
+from mcpd.clients.validation import Checks
 from mcpd.errors import InvalidConfig, ReadOnly
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from mcpd.clients.family import Family
+    from mcpd.clients.families import Family
     from mcpd.clients.payload import Generated
     from mcpd.clients.profiles import Profile
     from mcpd.clients.releases import Release
@@ -84,7 +82,7 @@ class Orchestration:
     def list_profiles(self, client_id: str) -> dict[str, JsonValue]:
         """The profiles of a client, each with what :meth:`current` has; nothing is signed for it.
 
-        Raises :class:`~mcpd.clients.faults.ClientNotFound`, and what :meth:`current` raises.
+        Raises :class:`~mcpd.clients.errors.ClientNotFound`, and what :meth:`current` raises.
         """
         family = self.families.get(client_id)
         found: list[JsonValue] = []
@@ -125,7 +123,7 @@ class Orchestration:
         """How a configuration, given by exactly one of its id and its payload, differs from the newest.
 
         That is unknown for an id that was never published for the client and profile. Raises as :meth:`release` does,
-        and :class:`~mcpd.clients.faults.InvalidInput`.
+        and :class:`~mcpd.clients.errors.InvalidInput`.
         """
         if (local_artifact_id is None) == (local_payload is None):
             raise InvalidInput(
@@ -156,7 +154,7 @@ class Orchestration:
         """Return what :meth:`current` does, or the release with *artifact_id*, always with signatures.
 
         What was not published is signed for this answer alone, and not kept. Raises
-        :class:`~mcpd.clients.faults.ArtifactNotFound`, what :meth:`current` does and what making a key
+        :class:`~mcpd.clients.errors.ArtifactNotFound`, what :meth:`current` does and what making a key
         raises.
         """
         self._known(client_id, profile_id)
@@ -174,10 +172,10 @@ class Orchestration:
         """Return the newest release; what is installed, not signed, as long as nobody has published one.
 
         Servers that could not be published, by the policy or otherwise, are not in what is installed. Nothing is signed
-        or kept. Raises :class:`~mcpd.clients.faults.ClientNotFound`,
-        :class:`~mcpd.clients.faults.ProfileNotFound`,
-        :class:`~mcpd.clients.faults.SignatureFault`, and
-        :class:`~mcpd.clients.faults.NothingPublished` where only what was published is handed out.
+        or kept. Raises :class:`~mcpd.clients.errors.ClientNotFound`,
+        :class:`~mcpd.clients.errors.ProfileNotFound`,
+        :class:`~mcpd.clients.errors.SignatureError`, and
+        :class:`~mcpd.clients.errors.NothingPublished` where only what was published is handed out.
         """
         family, profile = self._known(client_id, profile_id)
         if self.writable:
@@ -201,8 +199,8 @@ class Orchestration:
     def generated(self, client_id: str, profile_id: str = DEFAULT_PROFILE) -> Generated:
         """What the installed servers make the configuration now.
 
-        Raises :class:`~mcpd.clients.faults.ClientNotFound`,
-        :class:`~mcpd.clients.faults.ProfileNotFound`.
+        Raises :class:`~mcpd.clients.errors.ClientNotFound`,
+        :class:`~mcpd.clients.errors.ProfileNotFound`.
         """
         return self._publishing.generated(*self._known(client_id, profile_id))
 
@@ -234,8 +232,8 @@ class Orchestration:
         """Put an installed server, or *entry*, into the draft, as *name*; returns :meth:`view_draft`.
 
         *variables* are passed on to it by the client's own placeholders. Raises
-        :class:`~mcpd.clients.faults.ServerNotFound` for one that is not installed and has no *entry*,
-        and :class:`~mcpd.clients.faults.ValidationFailed` for an *entry* with a secret in it.
+        :class:`~mcpd.clients.errors.ServerNotFound` for one that is not installed and has no *entry*,
+        and :class:`~mcpd.clients.errors.ValidationFailed` for an *entry* with a secret in it.
         """
         family, profile = self._known(client_id, profile_id)
         self._require_writable()
@@ -246,7 +244,7 @@ class Orchestration:
     def remove_server(self, client_id: str, profile_id: str, name: str) -> dict[str, JsonValue]:
         """Take *name* out of the draft; returns :meth:`view_draft`.
 
-        Raises :class:`~mcpd.clients.faults.ServerNotFound`.
+        Raises :class:`~mcpd.clients.errors.ServerNotFound`.
         """
         known = self._known(client_id, profile_id)
         self._require_writable()
@@ -285,11 +283,11 @@ class Orchestration:
         What is installed replaces a release that was made of a draft only if it is asked for with *from_installed*.
 
         Returns :meth:`get_config` with ``published`` (false if nothing has changed), ``dropped`` (the servers that a
-        replaced draft had) and ``warnings``. Raises :class:`~mcpd.clients.faults.InvalidInput` for a
+        replaced draft had) and ``warnings``. Raises :class:`~mcpd.clients.errors.InvalidInput` for a
         release that would be discarded, and for a draft beside *from_installed*,
-        :class:`~mcpd.clients.faults.ValidationFailed`,
-        :class:`~mcpd.clients.faults.PolicyViolation`,
-        :class:`~mcpd.clients.faults.SignatureFault`, and what writing raises.
+        :class:`~mcpd.clients.errors.ValidationFailed`,
+        :class:`~mcpd.clients.errors.PolicyViolation`,
+        :class:`~mcpd.clients.errors.SignatureError`, and what writing raises.
         """
         known = self._known(client_id, profile_id)
         self._require_writable()
@@ -298,8 +296,8 @@ class Orchestration:
     def check_deploy(self, release: Release) -> None:
         """Check what is to be put into a client's file, whose signature was verified when it was read.
 
-        Raises :class:`~mcpd.clients.faults.ValidationFailed`,
-        :class:`~mcpd.clients.faults.PolicyViolation`.
+        Raises :class:`~mcpd.clients.errors.ValidationFailed`,
+        :class:`~mcpd.clients.errors.PolicyViolation`.
         """
         family = self.families.get(release.client_id)
         details: dict[str, JsonValue] = {"client_id": family.id, "profile_id": release.profile_id}
@@ -309,7 +307,7 @@ class Orchestration:
     def initialize_keys(self, *, regenerate: bool = False) -> dict[str, JsonValue]:
         """Make the keys if there are none, or new ones; then what is current is signed again with them.
 
-        Raises :class:`~mcpd.clients.faults.SignatureFault` for keys that cannot be used, and for releases
+        Raises :class:`~mcpd.clients.errors.SignatureError` for keys that cannot be used, and for releases
         that cannot be trusted: the key is replaced nevertheless, and all others are signed again.
         """
         self._require_writable()
@@ -321,8 +319,8 @@ class Orchestration:
             # Whatever came in between the last time: what is signed with another key is signed again.
             try:
                 signed = self.releases.resign()
-            except SignatureFault as fault:
-                raise SignatureFault(f"The key {change.key_id} is in use. {fault.message}") from fault
+            except SignatureError as fault:
+                raise SignatureError(f"The key {change.key_id} is in use. {fault.message}") from fault
         return {
             "signing_key_id": change.key_id,
             "created": change.created,
@@ -337,7 +335,7 @@ class Orchestration:
         return self.servers.listing(search, transport)
 
     def describe_server(self, server_id: str) -> dict[str, JsonValue]:
-        """One of them. Raises :class:`~mcpd.clients.faults.ServerNotFound`."""
+        """One of them. Raises :class:`~mcpd.clients.errors.ServerNotFound`."""
         return self.servers.describe(server_id)
 
     def _answer(self, made: Release) -> Release:

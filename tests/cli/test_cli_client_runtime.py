@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from mcpd.cli.libraries import GUARD
-from mcpd.clients.faults import error_object
+from mcpd.clients.errors import error_object
 from mcpd.errors import McpdError
 from mcpd.paths import Scope
 from tests.cli.client_machine import MINE, REPOSITORY, Ended, Machine

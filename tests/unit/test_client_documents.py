@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from mcpd.cli.parser import build_parser
-from mcpd.clients import faults, validation
-from mcpd.clients.families import Families, packaged
-from mcpd.clients.family import Family
+from mcpd.clients import errors, validation
+from mcpd.clients.families import Families, Family, packaged
 from mcpd.clients.policy import Policy
 from mcpd.clients.profiles import Profile, Profiles
 from mcpd.paths import Scope, from_environment
@@ -128,10 +127,10 @@ def test_every_tool_resource_and_prompt_is_listed() -> None:
 def test_every_code_of_a_fault_is_listed() -> None:
     known = set(re.findall(r'"([A-Z]+(?:_[A-Z]+)+)"', Path(validation.__file__).read_text()))
     assert known == {code for row in rows(section("Validation")) for code in words(row[0])}
-    codes = {cls.code for cls in vars(faults).values() if isinstance(cls, type) and "code" in vars(cls)}
+    codes = {cls.code for cls in vars(errors).values() if isinstance(cls, type) and "code" in vars(cls)}
     named = re.compile(r"[a-z]+_(not_found|input|error|failed|violation)")
     listed = {word for word in words(section("The server")) if named.fullmatch(word)}
-    assert listed == codes | {faults.INTERNAL}
+    assert listed == codes | {errors.INTERNAL}
 
 
 def test_every_command_is_listed() -> None:

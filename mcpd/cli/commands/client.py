@@ -111,7 +111,7 @@ def verify(args: argparse.Namespace) -> int:
 
     JSON: ``{"verified": true, …}`` with the fields of the verified configuration.
     """
-    from mcpd.clients.verify import load_public_key, verify_document  # noqa: PLC0415
+    from mcpd.clients.releases import load_public_key, verify_document  # noqa: PLC0415
 
     data = read_input(args.file)
     keys: Any = load_public_key(Path(args.key)) if args.key else service(args).keys

@@ -25,13 +25,12 @@ from mcpd.cli.commands.client_drafts import may_publish, print_published
 from mcpd.cli.home import tilde
 from mcpd.cli.output import clean, note, table, warn, write, write_json
 from mcpd.clients.addresses import read_address
-from mcpd.clients.canonical import artifact_id as id_of
 from mcpd.clients.deployments import About
 from mcpd.clients.detect import detect as find_clients
 from mcpd.clients.dialects import from_client, to_client
 from mcpd.clients.diff import report
-from mcpd.clients.faults import PolicyViolation, ValidationFailed
-from mcpd.clients.payload import BRIDGE, TOKEN, rebased, uses_bridge
+from mcpd.clients.errors import PolicyViolation, ValidationFailed
+from mcpd.clients.payload import BRIDGE, TOKEN, id_of, rebased, uses_bridge
 from mcpd.errors import EXIT_FAILED, Cancelled, InvalidArgument, McpdError
 
 if TYPE_CHECKING:
@@ -40,7 +39,7 @@ if TYPE_CHECKING:
 
     from mcpd.clients.deployments import Drift
     from mcpd.clients.detect import Found
-    from mcpd.clients.family import Family
+    from mcpd.clients.families import Family
     from mcpd.clients.history import Deployment
     from mcpd.clients.plans import Plan
     from mcpd.clients.releases import Release

@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, Final
 
-from mcpd.clients.faults import InvalidInput, error_object
+from mcpd.clients.errors import InvalidInput, error_object
 from mcpd.clients.service import DEFAULT_CLIENT, DEFAULT_PROFILE
 from mcpd.errors import McpdError
 from mcpd.model import printable
@@ -63,7 +63,7 @@ def offered(service: Orchestration) -> list[dict[str, Any]]:
 def get(service: Orchestration, name: str, arguments: Mapping[str, str]) -> dict[str, Any]:
     """The prompt *name*, with the state of the things that it is about, as ``prompts/get`` answers.
 
-    Raises :class:`~mcpd.clients.faults.InvalidInput`, and what the service raises for a client or
+    Raises :class:`~mcpd.clients.errors.InvalidInput`, and what the service raises for a client or
     profile that there is not.
     """
     prompt = next((each for each in offered(service) if each["name"] == name), None)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote, unquote
 
 from mcpd import __version__
-from mcpd.clients.faults import ResourceNotFound, SignatureFault
+from mcpd.clients.errors import ResourceNotFound, SignatureError
 from mcpd.errors import InvalidArgument
 from mcpd.model import dump_json, printable
 from mcpd.servers.orchestration import prompts, steps
@@ -63,7 +63,7 @@ class Resources:
     def read(self, uri: str) -> dict[str, Any]:
         """The contents of *uri*, as ``resources/read`` answers.
 
-        Raises :class:`~mcpd.clients.faults.ResourceNotFound`, and what the service raises.
+        Raises :class:`~mcpd.clients.errors.ResourceNotFound`, and what the service raises.
         """
         for each in _RESOURCES:
             if each.uri == uri:
@@ -141,7 +141,7 @@ class Resources:
     def _public(self, path: Path) -> bytes:
         data = self._service.tree.read(path)
         if data is None:
-            raise SignatureFault(
+            raise SignatureError(
                 f"{path}: there is no key yet; initialize_keys makes one, and so does the first configuration that is"
                 " signed"
             )

@@ -11,7 +11,7 @@ import sys
 from typing import TYPE_CHECKING, Any, Final
 
 from mcpd import __version__
-from mcpd.clients.faults import INTERNAL, error_object
+from mcpd.clients.errors import INTERNAL, error_object
 from mcpd.clients.service import Orchestration
 from mcpd.errors import InvalidArgument, McpdError, NotFound
 from mcpd.model import printable

@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from mcpd.clients import diff
-from mcpd.clients.faults import ArtifactNotFound, SignatureFault
+from mcpd.clients.errors import ArtifactNotFound, SignatureError
 from mcpd.errors import InvalidConfig
 from mcpd.model import load_json
 from mcpd.paths import Scope
@@ -37,7 +37,7 @@ def deploy(service: Orchestration, client_id: str, profile_id: str, artifact_id:
             before = service.releases.get(client_id, profile_id, artifact, expired=True).payload
         except ArtifactNotFound:
             last = {**last, "problem": "the release that was deployed is not there any more"}
-        except SignatureFault as fault:
+        except SignatureError as fault:
             last = {**last, "problem": fault.message}
     words = ["deploy", client_id, "--profile", profile_id]
     if artifact_id is not None:

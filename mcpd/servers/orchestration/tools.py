@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from jsonschema import Draft202012Validator
 from jsonschema.exceptions import best_match
 
-from mcpd.clients.faults import InvalidInput
+from mcpd.clients.errors import InvalidInput
 from mcpd.clients.service import DEFAULT_CLIENT, DEFAULT_PROFILE
 from mcpd.model import printable
 from mcpd.servers.orchestration import steps
@@ -70,7 +70,7 @@ class Tools:
     def call(self, name: str, arguments: Mapping[str, Any]) -> dict[str, JsonValue]:
         """The answer of the tool *name*, which is one of those :attr:`offered`.
 
-        Raises :class:`~mcpd.clients.faults.InvalidInput` for arguments that its schema refuses, and what
+        Raises :class:`~mcpd.clients.errors.InvalidInput` for arguments that its schema refuses, and what
         the service raises.
         """
         return _HANDLERS[name](self._service, _checked(self._offered[name], arguments))

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from mcpd.clients.deployments import About, Deployments
-from mcpd.clients.family import Family
+from mcpd.clients.families import Family
 from mcpd.paths import Layout, Scope
 from tests.unit.store.store_trees import layout as layout_of
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from mcpd.clients.families import Families, packaged
-from mcpd.clients.family import Family
+from mcpd.clients.families import Families, Family, packaged
 from mcpd.paths import Layout, Paths, Scope
 
 if TYPE_CHECKING:

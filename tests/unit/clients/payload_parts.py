@@ -7,12 +7,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mcpd.store.mcps import ServerEntry
-
-from mcpd.clients.family import Family
+from mcpd.clients.families import Family
 from mcpd.clients.profiles import Profile
 from mcpd.model import Manifest
 from mcpd.paths import Paths, Scope
+from mcpd.scripts.mcps import ServerEntry
 from mcpd.store.index import InstalledServer, ScriptFile
 from tests.unit.store.store_trees import layout
 

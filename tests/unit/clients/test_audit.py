@@ -12,7 +12,7 @@ import pytest
 from payload_parts import Clock
 
 from mcpd.clients.audit import MAX_LINE, MAX_LOG, Audit
-from mcpd.clients.faults import InvalidInput
+from mcpd.clients.errors import InvalidInput
 from mcpd.clients.tree import Tree
 from mcpd.errors import InvalidConfig, McpdError, NoSpace
 from mcpd.paths import Scope

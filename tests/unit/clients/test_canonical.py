@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from signed_parts import EXAMPLE, EXAMPLE_ID
 
-from mcpd.clients.canonical import ARTIFACT_ID, artifact_id, canonical, timestamp
+from mcpd.clients.payload import ARTIFACT_ID, canonical, id_of, timestamp
 from mcpd.errors import InvalidArgument
 from mcpd.model.base import MAX_DEPTH
 
@@ -43,7 +43,7 @@ def nested(levels: int) -> Any:
 
 
 def test_O53_the_example_of_the_specification_has_its_id() -> None:
-    assert artifact_id(EXAMPLE) == EXAMPLE_ID
+    assert id_of(EXAMPLE) == EXAMPLE_ID
     assert ARTIFACT_ID.fullmatch(EXAMPLE_ID)
 
 
@@ -64,9 +64,7 @@ def test_O50_it_is_the_value_in_the_one_spelling(value: Any) -> None:
 
 @given(JSON, JSON)
 def test_O53_other_values_have_other_ids(one: Any, other: Any) -> None:
-    assert (artifact_id(one) == artifact_id(other)) == (
-        json.dumps(one, sort_keys=True) == json.dumps(other, sort_keys=True)
-    )
+    assert (id_of(one) == id_of(other)) == (json.dumps(one, sort_keys=True) == json.dumps(other, sort_keys=True))
 
 
 @pytest.mark.parametrize(
@@ -115,7 +113,7 @@ def test_O50_jq_writes_the_same() -> None:
     loose = json.dumps(value, indent=3, ensure_ascii=False)
     jq = subprocess.run(["jq", "-cSa", "."], input=loose.encode(), capture_output=True, check=True, timeout=120).stdout
     assert jq.rstrip(b"\n") == canonical(value)
-    assert hashlib.sha256(jq.rstrip(b"\n")).hexdigest() == artifact_id(value)
+    assert hashlib.sha256(jq.rstrip(b"\n")).hexdigest() == id_of(value)
 
 
 @pytest.mark.parametrize(

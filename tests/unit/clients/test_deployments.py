@@ -25,7 +25,7 @@ from mcpd.paths import Scope
 
 if TYPE_CHECKING:
     from mcpd.clients.deployments import Drift
-    from mcpd.clients.family import Family
+    from mcpd.clients.families import Family
     from mcpd.model import JsonValue
 
 

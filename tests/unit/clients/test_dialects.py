@@ -13,10 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mcpd.clients.dialects import from_client, to_client
-from mcpd.clients.faults import InvalidInput
+from mcpd.clients.errors import InvalidInput
 
 if TYPE_CHECKING:
-    from mcpd.clients.family import Family
+    from mcpd.clients.families import Family
 
 RUN = {"command": "mcpctl", "args": ["run", "time"]}
 URL = {"type": "http", "url": "http://127.0.0.1:7412/mcp/time"}

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from payload_parts import payload
 
-from mcpd.clients.canonical import canonical
 from mcpd.clients.diff import compare, report
+from mcpd.clients.payload import canonical
 
 A, B = "a" * 64, "b" * 64
 FILES = {"command": "npx", "args": ["-y", "files"]}

@@ -13,8 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from payload_parts import Clock, payload
 
-from mcpd.clients.drafts import MAX_PAYLOAD, Drafts, parse_payload
-from mcpd.clients.faults import InvalidInput
+from mcpd.clients.errors import InvalidInput
+from mcpd.clients.payload import parse_payload
+from mcpd.clients.publishing import MAX_PAYLOAD, Drafts
 from mcpd.clients.tree import Tree
 from mcpd.errors import InvalidConfig, McpdError
 from mcpd.paths import Scope

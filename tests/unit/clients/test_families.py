@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import pytest
 from family_parts import MINIMAL, SHIPPED, machine, write
 
+from mcpd.clients.errors import ClientNotFound, error_object
 from mcpd.clients.families import MAX_DATA, MAX_FILES, Families
-from mcpd.clients.faults import ClientNotFound, error_object
 from mcpd.errors import NotFound
 from mcpd.paths import Scope
 

@@ -16,7 +16,7 @@ from mcpd.clients.families import packaged
 from mcpd.clients.profiles import Profiles
 
 if TYPE_CHECKING:
-    from mcpd.clients.family import Family
+    from mcpd.clients.families import Family
 
 REQUIRED = {
     "amazon-q", "antigravity", "claude-code", "claude-desktop", "cline", "cline-cli", "codex", "continue",

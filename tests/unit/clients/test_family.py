@@ -12,8 +12,8 @@ from family_parts import SHIPPED, description, file, some
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcpd.clients.family import Family
-from mcpd.clients.faults import InvalidInput
+from mcpd.clients.errors import InvalidInput
+from mcpd.clients.families import Family
 from mcpd.errors import InvalidConfig
 
 HOME = Path("/home/ada")

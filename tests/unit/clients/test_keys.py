@@ -18,9 +18,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from signed_parts import Site, check_whole, contents, mode, settle
 
-from mcpd.clients.faults import SignatureFault
-from mcpd.clients.keyfiles import KEPT
-from mcpd.clients.keys import OVERLAP
+from mcpd.clients.errors import SignatureError
+from mcpd.clients.keys import KEPT, OVERLAP
 from mcpd.paths import Scope
 
 if TYPE_CHECKING:
@@ -77,7 +76,7 @@ def test_O49_nobody_else_may_read_the_signing_key(tmp_path: Path, scope: Scope) 
 def test_nothing_is_made_by_asking(site: Site) -> None:
     assert site.keys.current() is None
     assert site.keys.listing() == []
-    with pytest.raises(SignatureFault, match="none of those"):
+    with pytest.raises(SignatureError, match="none of those"):
         site.keys.verify(DATA, "", "orchestration-0123456789abcdef")
     assert not site.tree.root.exists()
 
@@ -104,7 +103,7 @@ def test_O51_it_holds_for_what_was_signed_only(data: bytes, other: bytes) -> Non
     signature, key = SHARED.keys.sign(data)
     SHARED.keys.verify(data, signature, key)
     if other != data:
-        with pytest.raises(SignatureFault, match=key):
+        with pytest.raises(SignatureError, match=key):
             SHARED.keys.verify(other, signature, key)
 
 
@@ -124,7 +123,7 @@ def test_O51_a_signature_can_be_written_in_one_way_only(data: st.DataObject) -> 
         )
     )
     if changed != signature:
-        with pytest.raises(SignatureFault):
+        with pytest.raises(SignatureError):
             SHARED.keys.verify(DATA, changed, key)
 
 
@@ -133,7 +132,7 @@ def test_O51_bits_that_decoders_ignore_are_not_ignored(site: Site) -> None:
     alphabet = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
     changed = signature[:85] + alphabet[alphabet.index(signature[85]) + 1] + "=="
     assert base64.b64decode(changed, validate=True) == base64.b64decode(signature)
-    with pytest.raises(SignatureFault, match="not the Base64"):
+    with pytest.raises(SignatureError, match="not the Base64"):
         site.keys.verify(DATA, changed, key)
 
 
@@ -151,10 +150,10 @@ SHARED: Site
 def test_a_key_that_is_none_of_ours(site: Site) -> None:
     signature, _ = site.keys.sign(DATA)
     for name in ("orchestration-0123456789abcdef", "../signing_key", "", "a\nb\x1b[0m"):
-        with pytest.raises(SignatureFault, match="none of those") as caught:
+        with pytest.raises(SignatureError, match="none of those") as caught:
             site.keys.verify(DATA, signature, name)
         assert caught.value.message.isprintable()
-        with pytest.raises(SignatureFault, match="none of those"):
+        with pytest.raises(SignatureError, match="none of those"):
             site.keys.check(name)
 
 
@@ -184,12 +183,12 @@ def test_a_rotation_keeps_the_old_key_for_thirty_days(site: Site) -> None:
     site.keys.verify(DATA, signature, old)
     site.clock.forward(microseconds=1)
     for keys in (site.keys, other.keys):
-        with pytest.raises(SignatureFault, match="good until 2027-01-02"):
+        with pytest.raises(SignatureError, match="good until 2027-01-02"):
             keys.verify(DATA, signature, old)
-        with pytest.raises(SignatureFault, match="publish again"):
+        with pytest.raises(SignatureError, match="publish again"):
             keys.check(old)
         keys.verify(DATA, signature, old, expired=True)
-        with pytest.raises(SignatureFault):
+        with pytest.raises(SignatureError):
             keys.verify(DATA + b" ", signature, old, expired=True)
 
 
@@ -241,7 +240,7 @@ def test_a_key_that_was_taken_off_the_list_is_good_no_more(site: Site) -> None:
     site.keys.verify(DATA, signature, old)
     listed = json.loads(site.list.read_text())
     site.list.write_text(json.dumps({"keys": listed["keys"][:1]}))
-    with pytest.raises(SignatureFault, match="none of those"):
+    with pytest.raises(SignatureError, match="none of those"):
         site.keys.verify(DATA, signature, old)
 
 

@@ -14,9 +14,9 @@ import pytest
 from signed_parts import EXAMPLE, Site, payload_of
 from signing_process import SCENARIOS
 
-from mcpd.clients.canonical import artifact_id
-from mcpd.clients.faults import SignatureFault
-from mcpd.clients.keyfiles import key_id, parse_public_key
+from mcpd.clients.errors import SignatureError
+from mcpd.clients.keys import id_of_key, parse_public_key
+from mcpd.clients.payload import id_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -37,7 +37,7 @@ def work(tmp_path: Path) -> Iterator[Path]:
 
 def key_of_files(site: Site) -> set[str]:
     return {
-        key_id(parse_public_key(path.read_bytes(), str(path)))
+        id_of_key(parse_public_key(path.read_bytes(), str(path)))
         for path in (site.tree.verification_key, site.tree.verification_key_raw)
     }
 
@@ -68,7 +68,7 @@ def test_a_kill_at_any_step_leaves_the_old_or_the_new_state(scenario: str, work:
             seen.add((repr(payload), latest is not None and latest.signing_key_id == site.keys.current()))
         # What signs ends what was begun, with one key that all public files are of.
         if scenario == "lost" and not site.signing_key.exists():
-            with pytest.raises(SignatureFault, match="missing"):
+            with pytest.raises(SignatureError, match="missing"):
                 site.keys.sign(b"data")
         else:
             _, key = site.keys.sign(b"data")
@@ -83,6 +83,6 @@ def test_a_kill_at_any_step_leaves_the_old_or_the_new_state(scenario: str, work:
         assert final.payload == new, where
         assert final.signing_key_id == site.keys.current(), where
         assert [str(path) for path in site.tree.root.rglob("*~tmp")] == [], where
-        known = {artifact_id(payload) for payload in (old, new) if payload is not None}
+        known = {id_of(payload) for payload in (old, new) if payload is not None}
         assert {release.artifact_id for release in site.releases.history("cursor", "default")} <= known, where
     assert len(seen) == (0 if scenario == "repair" else 2)

@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives.serialization import (
 )
 from signed_parts import Site, check_whole, contents
 
-from mcpd.clients.faults import SignatureFault
+from mcpd.clients.errors import SignatureError
 from mcpd.errors import InvalidConfig, NoSpace
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ def test_a_signing_key_that_is_not_the_right_one_signs_nothing(site: Site, kind:
     before = contents(site.tree.root)
     for attempt in (lambda keys: keys.sign(DATA), lambda keys: keys.initialize()):
         for keys in (site.keys, site.again().keys):
-            with pytest.raises(SignatureFault, match="signing_key") as caught:
+            with pytest.raises(SignatureError, match="signing_key") as caught:
                 attempt(keys)
             assert "BEGIN" not in caught.value.message
     assert contents(site.tree.root) == before
@@ -82,7 +82,7 @@ def test_a_signing_key_that_is_gone_is_not_replaced_unasked(site: Site) -> None:
     _, old = site.keys.sign(DATA)
     site.signing_key.unlink()
     for attempt in (lambda: site.keys.sign(DATA), site.keys.initialize):
-        with pytest.raises(SignatureFault, match="keys rotate"):
+        with pytest.raises(SignatureError, match="keys rotate"):
             attempt()
     assert not site.signing_key.exists()
     assert site.keys.initialize(regenerate=True).previous == old
@@ -95,7 +95,7 @@ def test_a_signing_key_that_was_retired_is_refused(site: Site) -> None:
     site.keys.initialize(regenerate=True)
     site.signing_key.write_bytes(old)
     before = contents(site.tree.root)
-    with pytest.raises(SignatureFault, match="in use"):
+    with pytest.raises(SignatureError, match="in use"):
         site.keys.sign(DATA)
     assert contents(site.tree.root) == before
 
@@ -104,7 +104,7 @@ def test_a_signing_key_that_was_retired_is_refused(site: Site) -> None:
 def test_a_signing_key_that_others_may_read_signs_nothing(site: Site, bits: int) -> None:
     site.keys.sign(DATA)
     site.signing_key.chmod(bits)
-    with pytest.raises(SignatureFault, match="chmod 600"):
+    with pytest.raises(SignatureError, match="chmod 600"):
         site.keys.sign(DATA)
     site.signing_key.chmod(0o600)
     check_whole(site)
@@ -114,7 +114,7 @@ def test_a_signing_key_that_others_may_read_signs_nothing(site: Site, bits: int)
 def test_a_directory_where_others_may_put_keys_signs_nothing(site: Site, bits: int) -> None:
     site.keys.sign(DATA)
     site.tree.keys.chmod(bits)
-    with pytest.raises(SignatureFault, match="chmod go-w"):
+    with pytest.raises(SignatureError, match="chmod go-w"):
         site.keys.sign(DATA)
 
 
@@ -132,7 +132,7 @@ def test_what_is_no_file_is_no_key(site: Site, name: str, kind: str) -> None:
         os.mkfifo(path, 0o600)
     else:
         path.mkdir()
-    with pytest.raises(SignatureFault, match=path.name):
+    with pytest.raises(SignatureError, match=path.name):
         site.keys.sign(DATA)
 
 
@@ -155,7 +155,7 @@ def test_a_verification_key_that_does_not_match_is_not_overwritten(site: Site, n
     path.write_bytes({"another": bytes(range(32)), "garbage": b"garbage", "empty": b""}[content])
     before = contents(site.tree.root)
     for attempt in (lambda: site.keys.sign(DATA), site.keys.initialize):
-        with pytest.raises(SignatureFault, match=f"{name}.*remove it"):
+        with pytest.raises(SignatureError, match=f"{name}.*remove it"):
             attempt()
     assert contents(site.tree.root) == before
     path.unlink()
@@ -166,7 +166,7 @@ def test_a_verification_key_that_does_not_match_is_not_overwritten(site: Site, n
 def test_a_verification_key_of_somebody_else_keeps_keys_from_being_made(site: Site) -> None:
     site.tree.root.mkdir()
     site.tree.verification_key_raw.write_bytes(bytes(range(32)))
-    with pytest.raises(SignatureFault, match="verification_key"):
+    with pytest.raises(SignatureError, match="verification_key"):
         site.keys.sign(DATA)
     assert not site.signing_key.exists()
 
@@ -215,7 +215,7 @@ def test_a_broken_list_of_keys_is_named_and_kept(site: Site, content: bytes) -> 
         lambda keys: keys.listing(),
         lambda keys: keys.initialize(regenerate=True),
     ):
-        with pytest.raises(SignatureFault, match=r"keys\.json"):
+        with pytest.raises(SignatureError, match=r"keys\.json"):
             attempt(site.keys)
     assert site.list.read_bytes() == content
     site.list.unlink()
@@ -228,10 +228,10 @@ def test_a_public_key_under_the_name_of_another_is_not_used(site: Site) -> None:
     signature, old = site.keys.sign(DATA)
     new = site.keys.initialize(regenerate=True).key_id
     (site.tree.keys / f"{old}.pem").write_bytes((site.tree.keys / f"{new}.pem").read_bytes())
-    with pytest.raises(SignatureFault, match=f"{old}.pem.*another"):
+    with pytest.raises(SignatureError, match=f"{old}.pem.*another"):
         site.again().keys.verify(DATA, signature, old)
     (site.tree.keys / f"{old}.pem").unlink()
-    with pytest.raises(SignatureFault, match=f"{old}.pem.*missing"):
+    with pytest.raises(SignatureError, match=f"{old}.pem.*missing"):
         site.again().keys.verify(DATA, signature, old)
 
 
@@ -287,7 +287,7 @@ def test_times_that_cannot_be_reckoned_with_are_no_times_of_keys(site: Site, mem
         lambda keys: keys.verify(DATA, signature, old),
         lambda keys: keys.sign(DATA),
     ):
-        with pytest.raises(SignatureFault, match=rf"keys\.json: keys\.1\.{member}.*move it away"):
+        with pytest.raises(SignatureError, match=rf"keys\.json: keys\.1\.{member}.*move it away"):
             attempt(site.again().keys)
     assert contents(site.tree.root) == before
 
@@ -304,7 +304,7 @@ def test_keys_that_lie_elsewhere_are_none(site: Site, tmp_path: Path, target: st
         lambda: site.keys.initialize(regenerate=True),
         site.again().keys.listing,
     ):
-        with pytest.raises((SignatureFault, InvalidConfig), match=f"^{site.tree.keys}: a symlink"):
+        with pytest.raises((SignatureError, InvalidConfig), match=f"^{site.tree.keys}: a symlink"):
             attempt()
     assert contents(tmp_path / "outside") == before
 
@@ -313,4 +313,4 @@ def test_the_tree_says_why_before_the_keys_do(site: Site) -> None:
     site.tree.root.write_text("in the way")
     with pytest.raises(Exception, match="tree") as caught:
         site.keys.sign(DATA)
-    assert not isinstance(caught.value, (SignatureFault, InvalidConfig))
+    assert not isinstance(caught.value, (SignatureError, InvalidConfig))

@@ -6,15 +6,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from payload_parts import family, profile, server
 
-from mcpd.clients.canonical import artifact_id
 from mcpd.clients.dialects import to_client
 from mcpd.clients.families import Families, packaged
-from mcpd.clients.payload import BRIDGE, generate, rebased, uses_bridge
+from mcpd.clients.payload import BRIDGE, generate, id_of, rebased, uses_bridge
 from mcpd.clients.profiles import Profiles
 from mcpd.clients.validation import validate
 
 if TYPE_CHECKING:
-    from mcpd.clients.family import Family
+    from mcpd.clients.families import Family
     from mcpd.clients.profiles import Profile
     from mcpd.store.index import InstalledServer
 
@@ -38,7 +37,7 @@ def test_O53_the_order_of_the_servers_changes_nothing() -> None:
     servers = [server("b"), server("a"), server("C")]
     one, other = generate(servers, family(), profile()), generate(reversed(servers), family(), profile())
     assert list(one.payload["mcpServers"]) == ["C", "a", "b"]  # type: ignore[arg-type]
-    assert artifact_id(one.payload) == artifact_id(other.payload)
+    assert id_of(one.payload) == id_of(other.payload)
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,8 @@ from family_parts import SHIPPED, machine, some, write
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mcpd.clients.errors import ProfileNotFound, error_object
 from mcpd.clients.families import packaged
-from mcpd.clients.faults import ProfileNotFound, error_object
 from mcpd.clients.profiles import Profile, Profiles
 from mcpd.errors import InvalidConfig
 from mcpd.paths import Scope

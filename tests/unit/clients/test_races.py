@@ -15,7 +15,7 @@ import pytest
 from signed_parts import Clock, Site, contents, payload_of
 
 from mcpd.clients.audit import Audit
-from mcpd.clients.drafts import Drafts
+from mcpd.clients.publishing import Drafts
 from mcpd.clients.tree import Tree
 from mcpd.errors import McpdError
 from mcpd.paths import Scope

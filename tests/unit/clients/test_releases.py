@@ -19,11 +19,9 @@ from hypothesis import strategies as st
 from signed_parts import EXAMPLE, EXAMPLE_ID, Site, contents, listed, mode, not_mine, payload_of, settle
 
 from mcpd.clients import releases as module
-from mcpd.clients.canonical import artifact_id, canonical
-from mcpd.clients.faults import ArtifactNotFound, SignatureFault, error_object
-from mcpd.clients.indexes import KEPT, MAX_INDEX
-from mcpd.clients.releases import MAX_CHANGELOG, MAX_WORD
-from mcpd.clients.verify import statement
+from mcpd.clients.errors import ArtifactNotFound, SignatureError, error_object
+from mcpd.clients.payload import canonical, id_of
+from mcpd.clients.releases import KEPT, MAX_CHANGELOG, MAX_INDEX, MAX_WORD, statement
 from mcpd.errors import InvalidArgument, NotFound, ReadOnly
 from mcpd.paths import Scope
 
@@ -235,7 +233,7 @@ def test_what_was_published_is_what_is_read(site: Site, payload: dict[str, Any])
     assert found == made
     assert found is not None
     assert found.payload == payload
-    assert found.artifact_id == artifact_id(payload)
+    assert found.artifact_id == id_of(payload)
 
 
 def test_what_a_caller_does_to_its_payload_stays_with_it(site: Site) -> None:
@@ -366,9 +364,9 @@ def test_a_release_whose_key_has_expired_is_history(site: Site) -> None:
     assert site.releases.latest("cursor", "default") == old
     site.clock.forward(days=31)
     for releases in (site.releases, site.again().releases):
-        with pytest.raises(SignatureFault, match="good until"):
+        with pytest.raises(SignatureError, match="good until"):
             releases.latest("cursor", "default")
-        with pytest.raises(SignatureFault, match="good until"):
+        with pytest.raises(SignatureError, match="good until"):
             releases.get("cursor", "default", old.artifact_id)
         assert releases.get("cursor", "default", old.artifact_id, expired=True) == old
         assert releases.history("cursor", "default") == listed(old)

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from signed_parts import EXAMPLE_ID, Site, contents, listed, payload_of, settle
 
-from mcpd.clients.canonical import canonical
-from mcpd.clients.faults import SignatureFault
-from mcpd.clients.verify import statement
+from mcpd.clients.errors import SignatureError
+from mcpd.clients.payload import canonical
+from mcpd.clients.releases import statement
 from mcpd.errors import InvalidConfig, McpdError
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def check_refused(site: Site, match: str) -> None:
             lambda r: r.history("cursor", "default"),
             lambda r: r.get("cursor", "default", EXAMPLE_ID),
         ):
-            with pytest.raises(SignatureFault, match=match) as caught:
+            with pytest.raises(SignatureError, match=match) as caught:
                 attempt(releases)
             assert "client publish cursor --profile default" in caught.value.message
 
@@ -141,7 +141,7 @@ def test_O51_a_release_that_was_changed_is_refused(site: Site, member: str, sour
     entry[member] = other[member] if source == "of-another-release" else made_up[member]
     put_index(site, index)
     for releases in (site.releases, site.again().releases):
-        with pytest.raises(SignatureFault, match="cursor/default"):
+        with pytest.raises(SignatureError, match="cursor/default"):
             releases.latest("cursor", "default")
 
 
@@ -172,7 +172,7 @@ def test_an_old_release_that_was_changed_is_refused_where_it_is_asked_for(site: 
         lambda: site.releases.history("cursor", "default"),
         lambda: site.releases.get("cursor", "default", old.artifact_id),
     ):
-        with pytest.raises(SignatureFault, match="release signature"):
+        with pytest.raises(SignatureError, match="release signature"):
             attempt()
 
 
@@ -222,7 +222,7 @@ def test_a_list_that_is_broken_is_named_and_never_overwritten(site: Site, kind: 
     INDEXES[kind](path)
     before = path.lstat().st_ino, path.lstat().st_ctime_ns
     check_refused(site, r"default\.json")
-    with pytest.raises(SignatureFault, match=r"default\.json.*move it away"):
+    with pytest.raises(SignatureError, match=r"default\.json.*move it away"):
         site.publish()
     assert (path.lstat().st_ino, path.lstat().st_ctime_ns) == before
 
@@ -265,7 +265,7 @@ def test_what_is_signed_and_no_configuration_is_refused(site: Site, content: byt
         lambda: site.releases.history("cursor", "default"),
         lambda: site.releases.get("cursor", "default", name),
     ):
-        with pytest.raises(SignatureFault, match=rf"{name}\.json \(cursor/default\).*client publish cursor"):
+        with pytest.raises(SignatureError, match=rf"{name}\.json \(cursor/default\).*client publish cursor"):
             attempt()
     again = site.publish()
     assert site.releases.latest("cursor", "default") == again
@@ -278,9 +278,9 @@ def test_releases_that_lie_elsewhere_are_none(site: Site, tmp_path: Path, place:
     (site.tree.root / place).symlink_to(tmp_path / "outside")
     before = contents(tmp_path / "outside")
     match = f"{site.tree.root / place}: a symlink"
-    with pytest.raises(SignatureFault, match=match):
+    with pytest.raises(SignatureError, match=match):
         site.again().releases.latest("cursor", "default")
-    with pytest.raises(SignatureFault, match=match):
+    with pytest.raises(SignatureError, match=match):
         site.again().releases.history("cursor", "default")
     if place != "artifacts":
         with pytest.raises(InvalidConfig, match=match):
@@ -294,7 +294,7 @@ def test_nothing_is_written_when_the_key_cannot_be_used(site: Site) -> None:
     site.publish()
     site.signing_key.chmod(0o644)
     before = contents(site.tree.root)
-    with pytest.raises(SignatureFault, match="chmod 600"):
+    with pytest.raises(SignatureError, match="chmod 600"):
         site.publish(payload_of("new"))
     assert contents(site.tree.root) == before
 
@@ -304,10 +304,10 @@ def test_one_release_that_cannot_be_trusted_does_not_keep_others_from_being_sign
     site.publish(client="zed")
     (site.tree.artifacts / f"{bad.artifact_id}.json").write_bytes(b"{}")
     key = site.keys.initialize(regenerate=True).key_id
-    with pytest.raises(SignatureFault, match="cursor/default"):
+    with pytest.raises(SignatureError, match="cursor/default"):
         site.releases.resign()
     latest = site.releases.latest("zed", "default")
     assert latest is not None
     assert latest.signing_key_id == key
-    with pytest.raises(SignatureFault):
+    with pytest.raises(SignatureError):
         site.releases.latest("cursor", "default")

@@ -16,7 +16,7 @@ from mcpd.clients.secret_values import (
 )
 
 if TYPE_CHECKING:
-    from mcpd.clients.family import Family
+    from mcpd.clients.families import Family
 
 
 RANDOM = "hunter2hunter2hunter2"

@@ -19,9 +19,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from signed_parts import EXAMPLE, EXAMPLE_ID, Site, payload_of
 
-from mcpd.clients.faults import SignatureFault
-from mcpd.clients.keys import key_id
-from mcpd.clients.verify import MAX_DOCUMENT, load_public_key, verify_document
+from mcpd.clients.errors import SignatureError
+from mcpd.clients.keys import id_of_key
+from mcpd.clients.releases import MAX_DOCUMENT, load_public_key, verify_document
 from mcpd.errors import McpdError
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ def document(site: Site) -> dict[str, Any]:
 
 def trusted(site: Site) -> dict[str, Ed25519PublicKey]:
     public = load_public_key(site.tree.verification_key)
-    return {key_id(public): public}
+    return {id_of_key(public): public}
 
 
 def test_what_get_config_answers_verifies(one: Site) -> None:
@@ -137,7 +137,7 @@ ZEROS = base64.b64encode(bytes(64)).decode()
 def test_O51_it_says_what_was_changed(one: Site, change: Callable[[dict[str, Any]], None], match: str) -> None:
     value = document(one)
     change(value)
-    with pytest.raises(SignatureFault, match=match) as caught:
+    with pytest.raises(SignatureError, match=match) as caught:
         verify_document(json.dumps(value).encode(), "x", trusted(one))
     assert caught.value.message.startswith("x: ")
 
@@ -149,7 +149,7 @@ def test_O51_no_changed_byte_goes_unseen(data: st.DataObject) -> None:
     content[at] ^= data.draw(st.integers(1, 255))
     try:
         found = verify_document(bytes(content), "x", SAMPLE[2])
-    except SignatureFault:
+    except SignatureError:
         return
     # What is not signed: what it was made with, and spaces.
     changed, before = json.loads(bytes(content)), json.loads(SAMPLE[1])
@@ -193,12 +193,12 @@ def sample(one: Site) -> None:
     ],
 )  # fmt: skip
 def test_what_is_no_configuration(one: Site, data: bytes) -> None:
-    with pytest.raises(SignatureFault, match=r"^x: "):
+    with pytest.raises(SignatureError, match=r"^x: "):
         verify_document(data, "x", trusted(one))
 
 
 def test_what_is_too_large(one: Site) -> None:
-    with pytest.raises(SignatureFault, match="larger"):
+    with pytest.raises(SignatureError, match="larger"):
         verify_document(b" " * (MAX_DOCUMENT + 1), "x", trusted(one))
 
 
@@ -209,14 +209,14 @@ def test_what_is_checked_is_what_every_reader_sees(one: Site) -> None:
         f'{{"payload": {evil}, {good[1:]}',
         good.replace('"command"', '"command": "evil", "command"', 1),
     ):
-        with pytest.raises(SignatureFault, match="there twice"):
+        with pytest.raises(SignatureError, match="there twice"):
             verify_document(data.encode(), "x", trusted(one))
     for wrapped in (
         {"payload": payload_of("evil"), "structuredContent": document(one)},
         {**document(one), "payload": payload_of("evil"), "structuredContent": document(one)},
         {"result": document(one), "client_id": "zed"},
     ):
-        with pytest.raises(SignatureFault):
+        with pytest.raises(SignatureError):
             verify_document(json.dumps(wrapped).encode(), "x", trusted(one))
 
 
@@ -251,7 +251,7 @@ EVIL = payload_of("evil")["mcpServers"]
     ],
 )  # fmt: skip
 def test_nothing_that_is_not_signed_is_vouched_for(one: Site, wrap: Callable[[Any], Any], named: str) -> None:
-    with pytest.raises(SignatureFault, match=f"^x: .*{named}"):
+    with pytest.raises(SignatureError, match=f"^x: .*{named}"):
         verify_document(json.dumps(wrap(document(one))).encode(), "x", trusted(one))
 
 
@@ -264,15 +264,15 @@ def test_somebody_elses_key_vouches_for_nothing(one: Site, tmp_path: Path) -> No
     other = Site(tmp_path / "other")
     other.keys.initialize()
     public = load_public_key(other.tree.verification_key)
-    with pytest.raises(SignatureFault, match=f"{one.keys.current()}.*trusted.*{key_id(public)}"):
+    with pytest.raises(SignatureError, match=f"{one.keys.current()}.*trusted.*{id_of_key(public)}"):
         verify_document(data, "x", trusted(other))
-    with pytest.raises(SignatureFault, match="which are: none"):
+    with pytest.raises(SignatureError, match="which are: none"):
         verify_document(data, "x", {})
-    with pytest.raises(SignatureFault, match="none of those"):
+    with pytest.raises(SignatureError, match="none of those"):
         verify_document(data, "x", other.keys)
-    with pytest.raises(SignatureFault, match=key_id(public)):
+    with pytest.raises(SignatureError, match=id_of_key(public)):
         verify_document(data, "x", public)
-    with pytest.raises(SignatureFault, match="signature does not hold"):
+    with pytest.raises(SignatureError, match="signature does not hold"):
         verify_document(data, "x", {str(one.keys.current()): public})
 
 
@@ -283,14 +283,14 @@ def test_after_a_rotation_for_thirty_days(site: Site) -> None:
     found = verify_document(data, "x", site.keys)
     assert (found.signing_key_id, found.key_expires_at) == (change.previous, change.expires_at)
     site.clock.forward(days=31)
-    with pytest.raises(SignatureFault, match="good until"):
+    with pytest.raises(SignatureError, match="good until"):
         verify_document(data, "x", site.keys)
 
 
 def test_C26_a_public_key_is_read_in_both_forms(one: Site) -> None:
     pem, raw = load_public_key(one.tree.verification_key), load_public_key(one.tree.verification_key_raw)
     assert pem.public_bytes_raw() == raw.public_bytes_raw() == one.tree.verification_key_raw.read_bytes()
-    assert key_id(pem) == one.keys.current()
+    assert id_of_key(pem) == one.keys.current()
 
 
 @pytest.mark.parametrize(
@@ -313,7 +313,7 @@ def test_what_is_no_public_key(one: Site, tmp_path: Path, kind: str) -> None:
     content[kind]()
     with pytest.raises(McpdError, match=str(path)) as caught:
         load_public_key(path)
-    assert isinstance(caught.value, SignatureFault) == (kind != "missing")
+    assert isinstance(caught.value, SignatureError) == (kind != "missing")
 
 
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not installed")

@@ -74,7 +74,7 @@ class InvalidInput(InvalidArgument):
         self.members: dict[str, JsonValue] = {"details": details} if details else {}
 
 
-class SignatureFault(IntegrityMismatch):
+class SignatureError(IntegrityMismatch):
     """A key cannot be used, or a signature or content is not what was signed."""
 
     code = "signature_error"
