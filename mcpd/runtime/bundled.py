@@ -47,7 +47,7 @@ COMMANDS: Final = {
     "llm-orc": Bundled(
         "mcpd.servers.ensembles", ("mcp", "jsonschema", "tenacity", "asyncinotify"), reads_data=True, confines=True
     ),
-    ORCHESTRATION: Bundled("mcpd.servers.orchestration", ("mcp", "cryptography", "jsonschema"), reads_data=True),
+    ORCHESTRATION: Bundled("mcpd.servers.orchestration", ("mcp", "cryptography"), reads_data=True),
     "mcp-workstation": Bundled("mcpd.servers.workstation", ("mcp", "jsonschema"), confines=True),
 }
 """The bundled servers by the command that their manifest names."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Resources, prompts, drafts and keys of ``mcp-orchestration``, and files that are not as it left them."""
+"""Resources, drafts and keys of ``mcp-orchestration``, and files that are not as it left them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from mcp.shared.exceptions import MCPError
-from mcp_types import PromptReference, ResourceTemplateReference
+from mcp_types import ResourceTemplateReference
 
 from tests.servers.orchestration_harness import ERAS, SEED_TOOLS, Machine, answer, refusal
 
@@ -42,7 +42,7 @@ async def read(client: Client, uri: str) -> Any:
     return json.loads(found.text)  # type: ignore[union-attr]
 
 
-async def test_O37_to_O40_capabilities_of_the_server(client: Client, machine: Machine) -> None:
+async def test_the_server_describes_itself(client: Client, machine: Machine) -> None:
     found = await read(client, "capabilities://server")
     assert (found["name"], found["version"], found["wave"]) == ("mcp-orchestration", "0.1.0", "Wave 1: Foundation")
     assert found["capabilities"]["tools"] == [tool.name for tool in (await client.list_tools()).tools]
@@ -51,7 +51,9 @@ async def test_O37_to_O40_capabilities_of_the_server(client: Client, machine: Ma
     listed = [str(each.uri) for each in (await client.list_resources()).resources]
     listed += [each.uri_template for each in (await client.list_resource_templates()).resource_templates]
     assert found["capabilities"]["resources"] == listed
-    assert found["capabilities"]["prompts"] == [each.name for each in (await client.list_prompts()).prompts]
+    assert found["capabilities"]["prompts"] == (await client.list_prompts()).prompts == []
+    with pytest.raises(MCPError, match="unknown prompt: migrate_config"):
+        await client.get_prompt("migrate_config", {})
     assert found["features"] == {
         "content_addressing": True,
         "cryptographic_signing": True,
@@ -63,14 +65,14 @@ async def test_O37_to_O40_capabilities_of_the_server(client: Client, machine: Ma
     assert found["protocol_versions"][0] == "2024-11-05"
 
 
-async def test_O40_the_url_of_the_key_can_be_told(machine: Machine) -> None:
+async def test_the_url_of_the_verification_key_can_be_set(machine: Machine) -> None:
     machine.environ["MCP_ORCHESTRATION_URL"] = "https://config.example.com/"
     async with machine.started() as client:
         found = await read(client, "capabilities://server")
     assert found["endpoints"]["verification_key_url"] == "https://config.example.com/keys/verification_key.pem"
 
 
-async def test_O41_to_O46_capabilities_of_clients(client: Client) -> None:
+async def test_capabilities_of_clients_are_those_of_the_source_document(client: Client) -> None:
     found = {each["client_id"]: each for each in (await read(client, "capabilities://clients"))["clients"]}
     desktop, cursor = found["claude-desktop"], found["cursor"]
     assert (desktop["version_min"], desktop["version_max"], desktop["config_format"]) == ("0.5.0", None, "json")
@@ -109,28 +111,10 @@ async def test_resources_that_are_not_there(machine: Machine, uri: str, code: st
     assert caught.value.error.data["error"] == code
 
 
-async def test_O47_prompts_say_how_things_are(client: Client) -> None:
-    names = [each.name for each in (await client.list_prompts()).prompts]
-    assert names == ["migrate_config", "troubleshoot_config", "policy_check"]
-    local = json.dumps({"mcpServers": {"old": {"command": "npx", "args": ["-y", "old"]}}})
-    for name, more, words in (
-        ("migrate_config", {"local_payload": local}, ["diverged", "mcpctl client deploy cursor"]),
-        ("troubleshoot_config", {"problem": "nothing starts"}, ["nothing starts", "mcpctl client drift cursor"]),
-        ("policy_check", {}, ["violations"]),
-    ):
-        prompt = await client.get_prompt(name, {"client_id": "cursor", **more})
-        text = prompt.messages[0].content.text  # type: ignore[union-attr]
-        assert all(word in text for word in words), text
-    with pytest.raises(MCPError, match="not JSON"):
-        await client.get_prompt("migrate_config", {"local_payload": "{"})
-    with pytest.raises(MCPError, match="Client 'nobody' not found"):
-        await client.get_prompt("policy_check", {"client_id": "nobody"})
-
-
 async def test_arguments_are_completed(client: Client) -> None:
-    found = await client.complete(PromptReference(name="policy_check"), {"name": "client_id", "value": "cur"})
-    assert found.completion.values == ["cursor"]
     template = ResourceTemplateReference(uri="config://{client_id}/{profile_id}/latest")
+    found = await client.complete(template, {"name": "client_id", "value": "cur"})
+    assert found.completion.values == ["cursor"]
     found = await client.complete(
         template, {"name": "profile_id", "value": ""}, context_arguments={"client_id": "cursor"}
     )
@@ -375,11 +359,6 @@ async def test_the_systems_server_hands_out_what_root_published_and_changes_noth
     async with machine.served(system=True) as client:
         assert "publish_config" not in [tool.name for tool in (await client.list_tools()).tools]
         assert "publish_config" not in (client.instructions or "publish_config")
-        prompts = [each.name for each in (await client.list_prompts()).prompts]
-        assert prompts == ["troubleshoot_config", "policy_check"]
-        assert (await read(client, "capabilities://server"))["capabilities"]["prompts"] == prompts
-        with pytest.raises(MCPError, match="no prompt 'migrate_config'"):
-            await client.get_prompt("migrate_config", {})
         refused = refusal(await client.call_tool("get_config", WHO))
         assert (refused["error"], "mcpctl --system client publish" in refused["message"]) == (
             "artifact_not_found",

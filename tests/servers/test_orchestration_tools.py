@@ -40,7 +40,7 @@ async def client(machine: Machine, request: pytest.FixtureRequest) -> AsyncItera
         yield made
 
 
-async def test_O6_the_four_come_first_with_the_schemas_of_the_seed(client: Client) -> None:
+async def test_the_tools_of_the_source_document_come_first_with_its_schemas(client: Client) -> None:
     tools = (await client.list_tools()).tools
     assert [tool.name for tool in tools][:4] == SEED_TOOLS
     found = {tool.name: tool for tool in tools}
@@ -49,14 +49,27 @@ async def test_O6_the_four_come_first_with_the_schemas_of_the_seed(client: Clien
     assert list(found["get_config"].input_schema["properties"]) == ["client_id", "profile_id", "artifact_id"]
     # Clients refuse schemas with alternatives at the top, so the service itself asks for exactly one of the two.
     assert found["diff_config"].input_schema["required"] == ["client_id"]
+    config = found["get_config"].output_schema or {}
+    assert config["required"] == [name for name in config["properties"] if name != "metadata"]
+    assert config["properties"]["artifact_id"]["pattern"] == "^[a-f0-9]{64}$"
+    assert found["diff_config"].output_schema["properties"]["status"]["enum"] == [  # type: ignore[index]
+        "up-to-date", "outdated", "diverged", "unknown",
+    ]  # fmt: skip
     for tool in tools:
         Draft202012Validator.check_schema(tool.input_schema)
-        Draft202012Validator.check_schema(tool.output_schema)
+        Draft202012Validator.check_schema(tool.output_schema or {})
         assert tool.description, tool.name
         assert tool.annotations is not None, tool.name
 
 
-async def test_O7_to_O13_list_clients(client: Client) -> None:
+async def test_the_list_of_tools_is_small(client: Client) -> None:
+    tools = [
+        tool.model_dump(mode="json", by_alias=True, exclude_none=True) for tool in (await client.list_tools()).tools
+    ]
+    assert len(json.dumps(tools, separators=(",", ":"))) < 12 * 1024
+
+
+async def test_clients_are_listed_with_their_files_and_profiles(client: Client) -> None:
     found = answer(await client.call_tool("list_clients", {}))
     assert found["count"] == len(found["clients"]) >= 20
     assert all(set(each) >= CLIENT_ITEM and each["available_profiles"] for each in found["clients"])
@@ -78,7 +91,7 @@ async def test_O7_to_O13_list_clients(client: Client) -> None:
     }
 
 
-async def test_O14_to_O17_list_profiles_and_C30_no_null(client: Client) -> None:
+async def test_every_profile_has_a_configuration(client: Client) -> None:
     found = answer(await client.call_tool("list_profiles", {"client_id": "claude-desktop"}))
     assert (found["client_id"], found["count"]) == ("claude-desktop", 3)
     names = {each["profile_id"]: each["display_name"] for each in found["profiles"]}
@@ -88,7 +101,7 @@ async def test_O14_to_O17_list_profiles_and_C30_no_null(client: Client) -> None:
         assert each["updated_at"].endswith("Z")
 
 
-async def test_O19_an_unknown_client(client: Client) -> None:
+async def test_an_unknown_client_is_refused_with_the_known_ones(client: Client) -> None:
     for tool in ("list_profiles", "get_config"):
         found = refusal(await client.call_tool(tool, {"client_id": "unknown-client"}))
         assert found["error"] == "client_not_found"
@@ -98,7 +111,7 @@ async def test_O19_an_unknown_client(client: Client) -> None:
     assert found["error"] == "client_not_found"
 
 
-async def test_O20_to_O26_get_config(client: Client, machine: Machine) -> None:
+async def test_a_configuration_is_named_by_the_hash_of_its_payload(client: Client, machine: Machine) -> None:
     found = answer(await client.call_tool("get_config", {"client_id": "claude-desktop"}))
     assert found["profile_id"] == "default"
     assert found["payload"] == {"mcpServers": {"notes": {"command": "mcpctl", "args": ["run", "notes"]}}}
@@ -111,7 +124,7 @@ async def test_O20_to_O26_get_config(client: Client, machine: Machine) -> None:
     assert answer(again) == found
 
 
-async def test_O51_openssl_and_jq_agree(client: Client, machine: Machine, tmp_path: Path) -> None:
+async def test_openssl_and_jq_verify_a_configuration(client: Client, machine: Machine, tmp_path: Path) -> None:
     found = answer(await client.call_tool("get_config", {"client_id": "cursor"}))
     (tmp_path / "artifact.json").write_text(json.dumps(found))
     script = f"""
@@ -129,7 +142,7 @@ async def test_O51_openssl_and_jq_agree(client: Client, machine: Machine, tmp_pa
     assert done.stdout.splitlines()[0] == found["artifact_id"]
 
 
-async def test_O28_unknown_profiles_and_artifacts(client: Client) -> None:
+async def test_unknown_profiles_and_artifacts_are_refused(client: Client) -> None:
     found = refusal(await client.call_tool("get_config", {"client_id": "claude-desktop", "profile_id": "nope"}))
     assert found == {
         "error": "profile_not_found",
@@ -142,7 +155,7 @@ async def test_O28_unknown_profiles_and_artifacts(client: Client) -> None:
         assert list(found["details"]) == ["artifact_id"]
 
 
-async def test_O29_to_O35_diff_config(client: Client, machine: Machine) -> None:
+async def test_a_configuration_is_compared_with_the_latest(client: Client, machine: Machine) -> None:
     old = answer(await client.call_tool("get_config", {"client_id": "cursor"}))
     ask: dict[str, Any] = {"client_id": "cursor", "local_artifact_id": old["artifact_id"]}
     found = answer(await client.call_tool("diff_config", ask))
@@ -226,7 +239,7 @@ WRONG = {"string": (5, True, ["cursor"], {"a": 1}, "x" * 5000), "object": (5, "{
          "boolean": (1, "true", [])}  # fmt: skip
 
 
-async def test_O59_wrong_types_are_invalid_input_for_every_tool(machine: Machine) -> None:
+async def test_wrong_types_are_invalid_input_for_every_tool(machine: Machine) -> None:
     async with machine.served() as client:
         for tool in (await client.list_tools()).tools:
             required = dict.fromkeys(tool.input_schema["required"], "x")
@@ -252,7 +265,7 @@ async def test_a_missing_argument_and_an_unknown_tool(client: Client) -> None:
 
 
 @pytest.mark.parametrize("mode", ERAS)
-async def test_O4_the_program_answers_over_stdio(machine: Machine, mode: str) -> None:
+async def test_the_program_answers_over_stdio(machine: Machine, mode: str) -> None:
     async with machine.started(mode=mode) as client:
         found = answer(await client.call_tool("publish_config", {"client_id": "cursor"}))
         assert refusal(await client.call_tool("get_config", {"client_id": "nobody"}))["error"] == "client_not_found"
@@ -261,7 +274,7 @@ async def test_O4_the_program_answers_over_stdio(machine: Machine, mode: str) ->
     assert (machine.tree / "artifacts" / f"{found['artifact_id']}.json").exists()
 
 
-async def test_O57_every_handler_is_timed(machine: Machine) -> None:
+async def test_every_request_is_timed(machine: Machine) -> None:
     async with machine.started() as client:
         await client.call_tool("list_clients", {})
         await client.read_resource("capabilities://server")

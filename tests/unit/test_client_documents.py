@@ -19,7 +19,8 @@ from mcpd.clients.families import Families, Family, packaged
 from mcpd.clients.policy import Policy
 from mcpd.clients.profiles import Profile, Profiles
 from mcpd.paths import Scope, from_environment
-from mcpd.servers.orchestration import prompts, resources, tools
+from mcpd.servers.orchestration import resources
+from mcpd.servers.orchestration.tools import TOOLS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -114,14 +115,11 @@ def test_the_examples_of_a_policy_are_policies(tmp_path: Path, monkeypatch: pyte
         assert Policy.load(from_environment(), Scope.SYSTEM).check(entry, {})
 
 
-def test_every_tool_resource_and_prompt_is_listed() -> None:
+def test_every_tool_and_resource_is_listed() -> None:
     text = section("The server")
-    names = [tool["name"] for tool in tools.descriptions()]
-    assert [name for row in rows(text) for name in words(row[0])] == names
+    assert [name for row in rows(text) for name in words(row[0])] == list(TOOLS)
     for uri in (each.uri for each in resources._RESOURCES):
         assert f"`{uri}`" in text
-    for prompt in prompts.descriptions():
-        assert f"`{prompt['name']}`" in text
 
 
 def test_every_code_of_a_fault_is_listed() -> None:
@@ -166,7 +164,7 @@ def test_what_is_shown_can_be_typed(command: str) -> None:
 
 
 def test_arguments_of_tools_in_the_guides_are_theirs() -> None:
-    schemas = {tool["name"]: tool["inputSchema"] for tool in tools.descriptions()}
+    schemas = {name: tool.offered["inputSchema"] for name, tool in TOOLS.items()}
     calls = [
         found for guide in GUIDES
         for found in re.findall(r"mcpctl call mcp-orchestration (\w+)((?: \w+=(?:\"[^\"]*\"|\S+))*)", guide.read_text())

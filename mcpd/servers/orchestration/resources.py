@@ -12,9 +12,10 @@ from urllib.parse import quote, unquote
 
 from mcpd import __version__
 from mcpd.clients.errors import ResourceNotFound, SignatureError
+from mcpd.clients.service import DEFAULT_CLIENT
 from mcpd.errors import InvalidArgument
 from mcpd.model import dump_json, printable
-from mcpd.servers.orchestration import prompts, steps
+from mcpd.servers.orchestration import commands
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -82,18 +83,25 @@ class Resources:
         """Values for *argument* of *template* that begin with *value*, the others being *known*."""
         if template not in _TEMPLATES:
             raise InvalidArgument(f"there is no resource template {printable(template)!r}")
-        if argument == "server_id":
-            found = list(self._service.servers.all())
-        else:
-            found = prompts.complete(self._service, argument, known)
+        found = self._ids(argument, known)
         return [quote(each) for each in found if each.startswith(unquote(value))]
+
+    def _ids(self, argument: str, known: dict[str, str]) -> list[str]:
+        if argument == "server_id":
+            return list(self._service.servers.all())
+        if argument == "client_id":
+            return [family.id for family in self._service.families.all()]
+        if argument == "profile_id":
+            client_id = known.get("client_id") or DEFAULT_CLIENT
+            return self._service.profiles.available(self._service.families.get(client_id))
+        return []
 
     def _config(self, client_id: str, profile_id: str, what: str) -> object:
         if what == "draft":
             return self._service.view_draft(client_id, profile_id)
         if what == "latest":
             return self._service.get_config(client_id, profile_id)
-        return steps.drift(self._service, client_id, profile_id)
+        return commands.drift(self._service, client_id, profile_id)
 
     def _server(self) -> str:
         key, raw = self._service.tree.verification_key, self._service.tree.verification_key_raw
@@ -106,7 +114,7 @@ class Resources:
                 "capabilities": {
                     "tools": [tool["name"] for tool in self._tools.offered],
                     "resources": [*(each.uri for each in _RESOURCES), *_TEMPLATES],
-                    "prompts": [prompt["name"] for prompt in prompts.offered(self._service)],
+                    "prompts": [],
                 },
                 "features": {
                     "content_addressing": True,

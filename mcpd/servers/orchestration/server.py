@@ -8,6 +8,7 @@ import asyncio
 import json
 import logging
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Final
 
 from mcpd import __version__
@@ -18,14 +19,12 @@ from mcpd.model import printable
 from mcpd.paths import Scope, from_environment
 from mcpd.servers import sdk
 from mcpd.servers.logs import Log
-from mcpd.servers.orchestration import prompts
-from mcpd.servers.orchestration.owner import Owner
 from mcpd.servers.orchestration.resources import VERSION, Resources
 from mcpd.servers.orchestration.tools import Tools
 from mcpd.servers.timing import in_one_line
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     import mcp_types as types
     from mcp.server.lowlevel import Server
@@ -33,22 +32,22 @@ if TYPE_CHECKING:
     from mcpd.paths import Paths
 
 NAME: Final = "mcp-orchestration"
-ERROR_META: Final = "org.mcpd/error"
-"""Where the error object is in a result's ``_meta``."""
+BATCH: Final = 16
+"""Calls per switch to the thread, which takes longer than most calls."""
 _INSTRUCTIONS: Final = (
-    "Signed configurations of MCP clients. get_config hands one out, diff_config tells whether one is current. The"
-    " files of clients are changed by the user only: deploy_config names the command."
+    "Signed configurations of MCP clients. get_config returns one, diff_config tells whether one is current. Only the"
+    " user changes the files of clients: deploy_config returns the command."
 )
 _TO_CHANGE: Final = (
-    " A change is a draft (add_server_to_config, remove_server_from_config), is checked (validate_config) and published"
-    " (publish_config)."
+    " To change one, edit its draft (add_server_to_config, remove_server_from_config), check it (validate_config) and"
+    " publish it (publish_config)."
 )
 
 log = logging.getLogger(NAME)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run until the end of stdin or SIGTERM; the exit status."""
+    """Run until the end of stdin or SIGTERM; return the exit status."""
     parser = argparse.ArgumentParser(
         prog=NAME, description="Make and serve signed configurations of MCP clients, as an MCP server on stdio."
     )
@@ -75,7 +74,7 @@ async def _serve(paths: Paths, lines: Log, *, system: bool) -> int:
 
 
 def make_server(service: Orchestration) -> Server[Any]:
-    """The SDK's server whose handlers ask *service*; for one that is not writable it offers what only reads."""
+    """Return the SDK's server for *service*; it offers only tools that read if the service is read-only."""
     handlers = Handlers(service)
     return sdk.make_server(
         NAME,
@@ -89,34 +88,32 @@ def make_server(service: Orchestration) -> Server[Any]:
 
 
 class Handlers:
-    """Answers the SDK's requests with what *service* says, which one thread of its own asks."""
+    """Handlers of the SDK's requests; *service* is called in one thread."""
 
     def __init__(self, service: Orchestration) -> None:
-        self._service = service
         self._tools = Tools(service)
         self._resources = Resources(service, self._tools, sdk.REVISIONS)
-        self._owner = Owner()
+        self._calls = SerialCalls()
 
     async def list_tools(self, _ctx: sdk.Context, _params: types.PaginatedRequestParams | None) -> Any:
         """``tools/list``."""
         return sdk.complete({"tools": self._tools.offered})
 
     async def call_tool(self, _ctx: sdk.Context, params: types.CallToolRequestParams) -> Any:
-        """``tools/call``: a fault is an error object, and no exception."""
+        """``tools/call``: an error is a result, not an error of the protocol."""
         if not self._tools.has(params.name):
             raise InvalidArgument(f"Unknown tool: {printable(params.name)}")
         arguments = params.arguments or {}
         try:
-            answer = await self._owner.ask(lambda: self._tools.call(params.name, arguments))
+            answer = await self._calls.run(lambda: self._tools.call(params.name, arguments))
             return {"content": [_text(answer)], "structuredContent": answer, "resultType": "complete"}
         except McpdError as fault:
             found = error_object(fault)
-        # The boundary: one call's fault is no other's.
-        except Exception as error:
+        except Exception as error:  # the boundary: an unexpected error ends this call only
             log.exception("%s", in_one_line(params.name))
-            found = {"error": INTERNAL, "message": f"{params.name}: a fault of the server: {type(error).__name__}"}
+            found = {"error": INTERNAL, "message": f"{params.name}: internal error: {type(error).__name__}"}
         content = [_text(found)]
-        return {"content": content, "isError": True, "_meta": {ERROR_META: found}, "resultType": "complete"}
+        return {"content": content, "isError": True, "_meta": {sdk.ERROR_META: found}, "resultType": "complete"}
 
     async def list_resources(self, _ctx: sdk.Context, _params: types.PaginatedRequestParams | None) -> Any:
         """``resources/list``."""
@@ -130,44 +127,80 @@ class Handlers:
         """``resources/read``."""
         uri = str(params.uri)
         try:
-            return sdk.complete(await self._owner.ask(lambda: self._resources.read(uri)))
+            return sdk.complete(await self._calls.run(lambda: self._resources.read(uri)))
         except NotFound as fault:
             fault.data = {"uri": uri, **error_object(fault)}
             raise
 
     async def list_prompts(self, _ctx: sdk.Context, _params: types.PaginatedRequestParams | None) -> Any:
-        """``prompts/list``."""
-        return sdk.complete({"prompts": prompts.offered(self._service)})
+        """``prompts/list``: none yet, but the capability is part of the server's interface."""
+        return sdk.complete({"prompts": []})
 
     async def get_prompt(self, _ctx: sdk.Context, params: types.GetPromptRequestParams) -> Any:
         """``prompts/get``."""
-        arguments = dict(params.arguments or {})
-        return sdk.complete(await self._owner.ask(lambda: prompts.get(self._service, params.name, arguments)))
+        raise InvalidArgument(f"unknown prompt: {printable(params.name)}")
 
     async def complete(self, _ctx: sdk.Context, params: types.CompleteRequestParams) -> Any:
-        """``completion/complete``: values of arguments of prompts and of resource templates."""
+        """``completion/complete``: values of arguments of resource templates."""
         argument, context = params.argument, params.context
         known = dict(context.arguments or {}) if context is not None else {}
-        template = getattr(params.ref, "uri", None)
-
-        def find() -> list[str]:
-            if template is not None:
-                return self._resources.complete(str(template), argument.name, argument.value, known)
-            found = prompts.complete(self._service, argument.name, known)
-            return [each for each in found if each.startswith(argument.value)]
-
-        values = await self._owner.ask(find)
+        template = str(getattr(params.ref, "uri", ""))
+        values = await self._calls.run(lambda: self._resources.complete(template, argument.name, argument.value, known))
         shown = {"values": values[:100], "total": len(values), "hasMore": len(values) > 100}
         return sdk.complete({"completion": shown})
 
 
+class SerialCalls:
+    """Runs calls one after the other in one thread: the service has one owner, and a slow disk blocks no message."""
+
+    def __init__(self) -> None:
+        self._thread = ThreadPoolExecutor(1, "orchestration")
+        self._waiting: list[tuple[Callable[[], Any], asyncio.Future[Any]]] = []
+        self._runner: asyncio.Task[None] | None = None
+
+    async def run(self, call: Callable[[], Any]) -> Any:
+        """Return what *call* returns in the thread; raise what it raises there."""
+        answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._waiting.append((call, answer))
+        if self._runner is None:
+            self._runner = asyncio.create_task(self._run())
+        return await answer
+
+    async def _run(self) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            while self._waiting:
+                asked = [each for each in self._waiting[:BATCH] if not each[1].cancelled()]
+                del self._waiting[:BATCH]
+                answers = await loop.run_in_executor(self._thread, _made, [call for call, _ in asked])
+                for (_, answer), (value, error) in zip(asked, answers, strict=True):
+                    if answer.cancelled():
+                        continue
+                    if error is not None:
+                        answer.set_exception(error)
+                    else:
+                        answer.set_result(value)
+        finally:
+            self._runner = None
+
+
+def _made(calls: Sequence[Callable[[], Any]]) -> list[tuple[Any, Exception | None]]:
+    answers: list[tuple[Any, Exception | None]] = []
+    for call in calls:
+        try:
+            answers.append((call(), None))
+        except Exception as error:  # noqa: BLE001 - raised where the call was made
+            answers.append((None, error))
+    return answers
+
+
 def _text(value: object) -> dict[str, Any]:
-    """*value* as the text of a result. Raises McpdError for what could not be sent, with which the SDK would end."""
+    """Return *value* as the text of a result. Raises McpdError if it is not encodable, which would end the SDK."""
     text = json.dumps(value, ensure_ascii=False)
     try:
         text.encode()
     except UnicodeEncodeError as error:
-        raise McpdError("what was to be sent holds half a surrogate pair, which is no character") from error
+        raise McpdError("the result contains a lone surrogate, which is not a character") from error
     return {"type": "text", "text": text}
 
 

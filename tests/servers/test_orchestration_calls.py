@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The thread that asks the service."""
+"""The thread that calls the service."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from functools import partial
 import pytest
 
 from mcpd.errors import NotFound
-from mcpd.servers.orchestration.owner import MOST, Owner
+from mcpd.servers.orchestration.server import BATCH, SerialCalls
 
 
-async def test_calls_are_made_in_their_order_in_one_thread_and_each_gets_its_own_answer() -> None:
-    owner = Owner()
+async def test_calls_run_in_order_in_one_thread() -> None:
+    calls = SerialCalls()
     made: list[int] = []
 
     def call(number: int) -> tuple[int, int]:
@@ -23,9 +23,9 @@ async def test_calls_are_made_in_their_order_in_one_thread_and_each_gets_its_own
             raise NotFound(str(number))
         return number, threading.get_ident()
 
-    asked = [owner.ask(partial(call, number)) for number in range(3 * MOST + 1)]
+    asked = [calls.run(partial(call, number)) for number in range(3 * BATCH + 1)]
     answers = await asyncio.gather(*asked, return_exceptions=True)
-    assert made == list(range(3 * MOST + 1))
+    assert made == list(range(3 * BATCH + 1))
     threads = set()
     for number, answer in enumerate(answers):
         if number % 7 == 3:
@@ -37,18 +37,18 @@ async def test_calls_are_made_in_their_order_in_one_thread_and_each_gets_its_own
     assert len(threads - {threading.get_ident()}) == len(threads) == 1
 
 
-async def test_who_does_not_wait_any_more_keeps_nobody_else_from_the_answer() -> None:
-    owner, gate, begun = Owner(), threading.Event(), threading.Event()
+async def test_a_cancelled_call_does_not_delay_the_others() -> None:
+    calls, gate, begun = SerialCalls(), threading.Event(), threading.Event()
     made: list[str] = []
 
     def held() -> None:
         begun.set()
         gate.wait(60)
 
-    first = asyncio.create_task(owner.ask(held))
+    first = asyncio.create_task(calls.run(held))
     await asyncio.to_thread(begun.wait, 60)
-    gone = asyncio.create_task(owner.ask(lambda: made.append("gone")))
-    last = asyncio.create_task(owner.ask(lambda: made.append("last")))
+    gone = asyncio.create_task(calls.run(lambda: made.append("gone")))
+    last = asyncio.create_task(calls.run(lambda: made.append("last")))
     await asyncio.sleep(0)
     gone.cancel()
     first.cancel()
@@ -57,4 +57,4 @@ async def test_who_does_not_wait_any_more_keeps_nobody_else_from_the_answer() ->
     assert made == ["last"]
     with pytest.raises(asyncio.CancelledError):
         await first
-    assert await owner.ask(lambda: "again") == "again"
+    assert await calls.run(lambda: "again") == "again"
