@@ -29,8 +29,9 @@ TEMP_NAME: Final = re.compile(rf"\.(.+)\.[0-9a-f]{{12}}{TEMP_MARK}", re.DOTALL)
 MAX_FILE: Final = 8 * 1024 * 1024
 """Bytes of a manifest or index."""
 
-_AT_FDCWD: Final = -100
-_RENAME_EXCHANGE: Final = 2
+RENAME_NOREPLACE: Final = 1
+RENAME_EXCHANGE: Final = 2
+_DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 
 _PUBLIC: Final = 0o755
 _TICK: Final = 50_000_000
@@ -56,15 +57,20 @@ class Staged:
     the ``with`` block removes what was not committed.
     """
 
-    def __init__(self, path: Path, content: bytes | str, mode: int = 0o644) -> None:
-        """*content* is the content of the file or, as ``str``, the target of the symlink."""
+    def __init__(self, path: Path, content: bytes | str, mode: int = 0o644, directory: int | None = None) -> None:
+        """*content* is the content of the file or, as ``str``, the target of the symlink.
+
+        *directory* is an open descriptor of the directory of *path*, which is closed in the end; else it is opened.
+        """
         self._path = path
-        self._temp = path.with_name(f".{path.name}.{secrets.token_hex(6)}{TEMP_MARK}")
+        self._temp = f".{path.name}.{secrets.token_hex(6)}{TEMP_MARK}"
+        self._directory = -1
         try:
+            self._directory = os.open(path.parent, _DIRECTORY) if directory is None else directory
             if isinstance(content, str):
-                self._temp.symlink_to(content)
+                os.symlink(content, self._temp, dir_fd=self._directory)
             else:
-                write_new(self._temp, content, mode)
+                write_new(self._temp, content, mode, self._directory)
         except OSError as error:
             self._drop()
             raise from_oserror(error, f"writing {path}") from error
@@ -80,25 +86,45 @@ class Staged:
     def commit(self) -> None:
         """Move it into place."""
         try:
-            self._temp.replace(self._path)
-            sync_directory(self._path.parent)
+            os.rename(self._temp, self._path.name, src_dir_fd=self._directory, dst_dir_fd=self._directory)
+            os.fsync(self._directory)
         except OSError as error:
             raise from_oserror(error, f"writing {self._path}") from error
 
     def exchange(self) -> Path | None:
         """Exchange it with a directory in its place; return the directory's new path, None if not supported."""
-        libc = ctypes.CDLL(None, use_errno=True)
-        done = libc.renameat2(
-            _AT_FDCWD, os.fsencode(self._temp), _AT_FDCWD, os.fsencode(self._path), ctypes.c_uint(_RENAME_EXCHANGE)
-        )
-        if done != 0:
+        try:
+            if not rename_with(RENAME_EXCHANGE, self._temp, self._path.name, self._directory):
+                return None
+        except OSError:
             return None
-        sync_directory(self._path.parent)
-        return self._temp
+        os.fsync(self._directory)
+        return self._path.with_name(self._temp)
 
     def _drop(self) -> None:
-        with suppress(FileNotFoundError, IsADirectoryError):
-            self._temp.unlink()
+        if self._directory < 0:
+            return
+        try:
+            with suppress(FileNotFoundError, IsADirectoryError):
+                os.unlink(self._temp, dir_fd=self._directory)
+        finally:
+            os.close(self._directory)
+            self._directory = -1
+
+
+def rename_with(flags: int, source: str, target: str, directory: int) -> bool:
+    """Rename within the open *directory* with *flags* of renameat2(2); return False if the file system cannot.
+
+    Raises OSError.
+    """
+    libc = ctypes.CDLL(None, use_errno=True)
+    names = os.fsencode(source), os.fsencode(target)
+    if libc.renameat2(directory, names[0], directory, names[1], ctypes.c_uint(flags)) == 0:
+        return True
+    number = ctypes.get_errno()
+    if number in (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP):
+        return False
+    raise OSError(number, os.strerror(number))
 
 
 def write_new(path: Path | str, data: bytes, mode: int, directory: int | None = None) -> None:
@@ -120,7 +146,7 @@ def write_new(path: Path | str, data: bytes, mode: int, directory: int | None = 
 
 def sync_directory(path: Path) -> None:
     """Flush renames and new names in *path* to disk."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    descriptor = os.open(path, _DIRECTORY)
     try:
         os.fsync(descriptor)
     finally:
@@ -132,7 +158,7 @@ def sync_tree(path: Path) -> None:
 
     Raises :class:`~mcpd.errors.McpdError` if that fails.
     """
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    descriptor = os.open(path, _DIRECTORY)
     try:
         if ctypes.CDLL(None, use_errno=True).syncfs(descriptor) != 0:
             number = ctypes.get_errno()

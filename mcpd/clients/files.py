@@ -7,7 +7,6 @@ step, and what comes out is looked at before it is dropped: if somebody wrote me
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import fcntl
 import grp
@@ -23,7 +22,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from mcpd.errors import Busy, InvalidArgument, InvalidConfig, McpdError, NotSupported, ReadOnly, from_oserror
-from mcpd.files import MAX_FILE, TEMP_MARK, signature, sync_directory
+from mcpd.files import (
+    MAX_FILE,
+    RENAME_EXCHANGE,
+    RENAME_NOREPLACE,
+    TEMP_MARK,
+    rename_with,
+    signature,
+    sync_directory,
+)
 from mcpd.model import printable
 
 if TYPE_CHECKING:
@@ -287,11 +294,6 @@ def _tolerating(name: str) -> Iterator[None]:
             raise
 
 
-_NO_REPLACE: Final = 1
-_EXCHANGE: Final = 2
-_UNSUPPORTED: Final = frozenset({errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP})
-
-
 def temp_name(path: Path) -> str:
     """A name, beside *path*, for a file that is to take its place."""
     return f".{path.name[:40]}.{secrets.token_hex(6)}{TEMP_MARK}"
@@ -368,7 +370,7 @@ class _Change:
             self._expect(source)
             self._stage(data, stat.S_IMODE(status.st_mode) if mode is None else mode, source)
             try:
-                swapped = self._rename(self.temp, self.name, _EXCHANGE)
+                swapped = rename_with(RENAME_EXCHANGE, self.temp, self.name, self.directory)
                 if not swapped:  # All that can be done on such a file system.
                     with self._open(self.name) as again:
                         self._expect(again)
@@ -386,7 +388,7 @@ class _Change:
             check(os.fstat(source), self.before.path)
             self._expect(source)
         try:
-            if not self._rename(self.name, self.temp, _NO_REPLACE):
+            if not rename_with(RENAME_NOREPLACE, self.name, self.temp, self.directory):
                 os.rename(self.name, self.temp, src_dir_fd=self.directory, dst_dir_fd=self.directory)
         except FileNotFoundError:
             raise self._busy() from None
@@ -407,11 +409,11 @@ class _Change:
             if new is None:
                 self._move(self.temp, self.name)
                 return
-            self._rename(self.temp, self.name, _EXCHANGE)
+            rename_with(RENAME_EXCHANGE, self.temp, self.name, self.directory)
             if self._rests(self.temp, new):
                 self._drop()
                 return
-            self._rename(self.temp, self.name, _EXCHANGE)  # What was written last belongs there.
+            rename_with(RENAME_EXCHANGE, self.temp, self.name, self.directory)  # What was written last belongs there.
         except FileExistsError:
             pass
         except FileNotFoundError:
@@ -427,7 +429,7 @@ class _Change:
 
     def _move(self, source: str, place: str) -> None:
         """Raises FileExistsError if there is something at *place*."""
-        if not self._rename(source, place, _NO_REPLACE):
+        if not rename_with(RENAME_NOREPLACE, source, place, self.directory):
             os.link(source, place, src_dir_fd=self.directory, dst_dir_fd=self.directory, follow_symlinks=False)
             os.unlink(source, dir_fd=self.directory)
 
@@ -505,17 +507,6 @@ class _Change:
                 return contents(descriptor) if stat.S_ISREG(os.fstat(descriptor).st_mode) else None
         except (OSError, Busy):
             return None
-
-    def _rename(self, source: str, place: str, flags: int) -> bool:
-        """Whether the file system could rename so; raises OSError if it failed."""
-        libc = ctypes.CDLL(None, use_errno=True)
-        here = self.directory
-        if libc.renameat2(here, os.fsencode(source), here, os.fsencode(place), ctypes.c_uint(flags)) == 0:
-            return True
-        number = ctypes.get_errno()
-        if number in _UNSUPPORTED:
-            return False
-        raise OSError(number, os.strerror(number))
 
     def _busy(self) -> Busy:
         return Busy(f"{self.before.path}: was changed meanwhile by another program, and stays as it is; try again")

@@ -12,23 +12,21 @@ from __future__ import annotations
 import errno
 import os
 import re
-import secrets
 import stat
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Final
 
 from mcpd.clients.errors import InvalidInput
 from mcpd.errors import InvalidConfig, from_oserror
 from mcpd.files import (
     MAX_FILE,
-    TEMP_MARK,
     TEMP_NAME,
+    Staged,
     WriteLock,
     is_missing,
     make_directory,
     settled,
     signature,
-    write_new,
 )
 from mcpd.model import printable
 from mcpd.paths import Scope
@@ -36,52 +34,10 @@ from mcpd.paths import Scope
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
-    from types import TracebackType
 
     from mcpd.files import Signature
 
 _INTO: Final = os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-
-
-class Staged:
-    """A file written beside its place in a tree and put there by :meth:`commit`, which needs no more space.
-
-    Leaving the ``with`` block removes what was not committed.
-    """
-
-    def __init__(self, directory: int, path: Path, data: bytes, mode: int) -> None:
-        """*directory* is a descriptor of the one that *path* is in, and is closed in the end."""
-        self._directory = directory
-        self._path = path
-        self._temp = f".{path.name}.{secrets.token_hex(6)}{TEMP_MARK}"
-        try:
-            write_new(self._temp, data, mode, directory)
-        except OSError as error:
-            self._drop()
-            raise from_oserror(error, f"writing {path}") from error
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._drop()
-
-    def commit(self) -> None:
-        """Put it in place."""
-        try:
-            os.rename(self._temp, self._path.name, src_dir_fd=self._directory, dst_dir_fd=self._directory)
-            os.fsync(self._directory)
-        except OSError as error:
-            raise from_oserror(error, f"writing {self._path}") from error
-
-    def _drop(self) -> None:
-        try:
-            with suppress(FileNotFoundError, IsADirectoryError):
-                os.unlink(self._temp, dir_fd=self._directory)
-        finally:
-            os.close(self._directory)
 
 
 def walk(root: Path, directory: Path, access: int, doing: str, mode: int | None = None) -> int:
@@ -224,7 +180,7 @@ class Tree:
         The caller holds the lock and has called :meth:`prepare`.
         """
         public = not private and (self._shared or path in self._public)
-        return Staged(self._entered(path.parent), path, data, _PUBLIC if public else _OWN)
+        return Staged(path, data, _PUBLIC if public else _OWN, self._entered(path.parent))
 
     def read(self, path: Path, limit: int = MAX_FILE, *, private: bool = False) -> bytes | None:
         """The content of the file *path*, None if there is none.

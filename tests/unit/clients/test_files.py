@@ -380,14 +380,14 @@ def interrupted(file: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Callab
     """Lets a client act between the last look at its file and the exchange."""
 
     def arrange(act: Callable[[Path], None]) -> None:
-        real = files._Change._rename
+        real = files.rename_with
 
-        def rename(change: Any, *args: Any) -> bool:
-            monkeypatch.setattr(files._Change, "_rename", real)
+        def rename(*args: Any) -> bool:
+            monkeypatch.setattr(files, "rename_with", real)
             act(file)
-            return real(change, *args)
+            return real(*args)
 
-        monkeypatch.setattr(files._Change, "_rename", rename)
+        monkeypatch.setattr(files, "rename_with", rename)
 
     return arrange
 
@@ -408,15 +408,15 @@ def test_what_is_written_at_the_last_moment_stays(
 def test_of_what_is_written_twice_at_the_last_moment_nothing_is_lost(
     file: Path, new: bytes | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = files._Change._rename
+    real = files.rename_with
     contents = iter([b"first", b"second"])
 
-    def rename(change: Any, *args: Any) -> bool:
+    def rename(*args: Any) -> bool:
         if content := next(contents, None):
             file.write_bytes(content)
-        return real(change, *args)
+        return real(*args)
 
-    monkeypatch.setattr(files._Change, "_rename", rename)
+    monkeypatch.setattr(files, "rename_with", rename)
     with pytest.raises(McpdError, match=r"written twice meanwhile.* kept as .*~tmp") as caught:
         replace(snapshot(file), new)
     assert not isinstance(caught.value, Busy)
@@ -428,18 +428,18 @@ def test_of_what_is_written_twice_at_the_last_moment_nothing_is_lost(
 
 def test_a_client_that_begins_to_write_to_the_new_file_keeps_it(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     skip_without_leases(file)
-    real, steps = files._Change._rename, iter(range(9))
+    real, steps = files.rename_with, iter(range(9))
     opened = []
 
-    def rename(change: Any, *args: Any) -> bool:
+    def rename(*args: Any) -> bool:
         step = next(steps)
         if step == 0:
             file.write_bytes(b"first")
         elif step == 1:
             opened.append(file.open("r+b"))
-        return real(change, *args)
+        return real(*args)
 
-    monkeypatch.setattr(files._Change, "_rename", rename)
+    monkeypatch.setattr(files, "rename_with", rename)
     with pytest.raises(McpdError, match=r"written twice meanwhile.* kept as .*~tmp"):
         replace(snapshot(file), b"new")
     with opened[0] as stream:
@@ -451,15 +451,15 @@ def test_a_client_that_begins_to_write_to_the_new_file_keeps_it(file: Path, monk
 
 @pytest.mark.parametrize("new", [b"new", None], ids=["replaced", "removed"])
 def test_what_cannot_be_put_back_is_named(file: Path, new: bytes | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    real, steps = files._Change._rename, iter(range(9))
+    real, steps = files.rename_with, iter(range(9))
 
-    def rename(change: Any, *args: Any) -> bool:
+    def rename(*args: Any) -> bool:
         if next(steps):
             raise OSError(errno.EIO, "Input/output error")
         file.write_bytes(b"theirs")
-        return real(change, *args)
+        return real(*args)
 
-    monkeypatch.setattr(files._Change, "_rename", rename)
+    monkeypatch.setattr(files, "rename_with", rename)
     with pytest.raises(McpdError, match=r"cannot be put back \(Input/output error\).* kept as .*~tmp") as caught:
         replace(snapshot(file), new)
     (stray,) = strays(file.parent)
@@ -498,7 +498,7 @@ def test_a_client_that_only_reads_is_no_hindrance(file: Path) -> None:
 @pytest.fixture
 def plain(monkeypatch: pytest.MonkeyPatch) -> None:
     """A file system that knows neither exchange nor renaming without replacing."""
-    monkeypatch.setattr(files._Change, "_rename", lambda *_: False)
+    monkeypatch.setattr(files, "rename_with", lambda *_: False)
 
 
 @pytest.mark.usefixtures("plain")
@@ -529,7 +529,7 @@ def test_a_file_system_that_can_do_less_loses_nothing_either(
             each(file)
         real(*args, **options)
 
-    monkeypatch.setattr(files._Change, "_rename", lambda *_: False)
+    monkeypatch.setattr(files, "rename_with", lambda *_: False)
     monkeypatch.setattr(os, "fchmod" if new is not None else "rename", act)
     with pytest.raises(Busy):
         replace(snapshot(file), new)
