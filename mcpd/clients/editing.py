@@ -11,7 +11,7 @@ import json
 import re
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Final, Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from mcpd.errors import InvalidConfig
 from mcpd.model import check_json, printable
@@ -19,13 +19,11 @@ from mcpd.model import check_json, printable
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
+    from mcpd.clients.families import Format, Shape
     from mcpd.model import JsonValue
 
     Render = Callable[[str | None], list[str]]
     """New items for lines with that indentation; None: without a line break."""
-
-Format = Literal["json", "jsonc", "toml", "yaml"]
-Shape = Literal["map", "list"]
 
 MAX_BYTES: Final[dict[str, int]] = {"json": 8 << 20, "jsonc": 8 << 20, "toml": 512 << 10, "yaml": 512 << 10}
 """The largest file that is read: its parsers differ in speed by a factor of hundred."""

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Client families: which MCP clients there are, where their files lie, and how these are written.
+"""Client families: the known MCP clients, where their files are, and how these are written.
 
-Each family is one TOML file, so that another client needs no code."""
+Each family is one TOML file, so that another client needs no code.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +13,16 @@ from importlib.resources import files
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Annotated, Final, Generic, Literal, Self, TypeAlias, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    JsonValue,
+    PrivateAttr,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 
 from mcpd.clients.errors import ClientNotFound, InvalidInput
 from mcpd.errors import InvalidConfig, McpdError, from_oserror
@@ -31,15 +41,17 @@ if TYPE_CHECKING:
 System: TypeAlias = Literal["linux", "macos", "windows"]
 Expandable: TypeAlias = Literal["env", "headers", "args", "url"]
 Transport: TypeAlias = Literal["stdio", "http", "sse"]
+Format: TypeAlias = Literal["json", "jsonc", "toml", "yaml"]
+Shape: TypeAlias = Literal["map", "list"]
 
 FAMILY_ID: Final = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}", re.ASCII)
-"""The name of a data file, of a client family as of a profile, without ``.toml``."""
+"""Name of the data file of a client family or a profile, without ``.toml``."""
 VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}", re.ASCII)
-"""The name of an environment variable that a client can be told to fill in."""
+"""Name of an environment variable that a client can substitute."""
 
 SYSTEMS: Final[tuple[System, ...]] = ("linux", "macos", "windows")
 PLACE: Final = re.compile(r"\{([^{}]*)\}")
-"""What is filled in in a pattern of a path."""
+"""Placeholder in the pattern of a path."""
 BASES: Final = ("home", "config")
 
 Line = Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[^\x00-\x1f\x7f]+$")]
@@ -48,21 +60,55 @@ Name = Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[^\x00-\x1f\
 ProfileId = Annotated[str, Field(pattern=rf"^{FAMILY_ID.pattern}$")]
 
 
+_SHOWN: Final[dict[System, dict[str, str]]] = {
+    "linux": {"home": "~", "config": "~/.config"},
+    "macos": {"home": "~", "config": "~/Library/Application Support"},
+    "windows": {"home": "%USERPROFILE%", "config": "%APPDATA%"},
+}
+
+
 class Part(BaseModel):
-    """A table of a data file; a key that it does not know is a fault, for it is a misspelt one."""
+    """A table of a data file. Unknown keys are errors, as they are misspelt ones."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
+class DataFile(Part):
+    """A whole data file."""
+
+    _id: str = PrivateAttr("")
+
+    @classmethod
+    def parse(cls, name: str, data: Mapping[str, object], origin: str) -> Self:
+        """Return what *data*, the TOML of the data file *name* at *origin*, describes.
+
+        Raises :class:`~mcpd.errors.InvalidConfig` that names *origin*, the field and the fault.
+        """
+        try:
+            check_json(data)
+            found = cls.model_validate(data)
+        except ValidationError as error:
+            raise InvalidConfig(f"{origin}: {first_fault(error)}") from error
+        except ValueError as error:
+            raise InvalidConfig(f"{origin}: {error}") from error
+        found._id = name  # noqa: SLF001 - its own
+        return found
+
+    @property
+    def id(self) -> str:
+        """Name of the data file."""
+        return self._id
+
+
 class Limitations(Part):
-    """What the client has no room for; None where no limit is known."""
+    """Limits of the client; None where no limit is known."""
 
     max_servers: Annotated[int, Field(ge=1)] | None = None
     max_env_vars_per_server: Annotated[int, Field(ge=0)] | None = None
 
 
 class Detect(Part):
-    """By what an installed client is told, beside its file."""
+    """Signs of an installed client, besides its file."""
 
     programs: tuple[Annotated[str, Field(pattern=r"^[^/\x00-\x1f\x7f]+$")], ...] = ()
     """Looked up in ``PATH``."""
@@ -71,28 +117,28 @@ class Detect(Part):
 
 
 class Expansion(Part):
-    """How the client is told to fill in a variable of its own environment: *prefix* NAME *suffix*."""
+    """Syntax by which the client substitutes a variable of its own environment: *prefix* NAME *suffix*."""
 
     prefix: Line
     suffix: Annotated[str, Field(max_length=20)] = ""
     fields: Annotated[tuple[Expandable, ...], Field(min_length=1)]
-    """Where it does so."""
+    """Fields in which it does so."""
     names_only: bool = False
-    """Whether the client knows no such text: a placeholder then stands for a field that names the variable."""
+    """True if the client has no such syntax: a placeholder then stands for a field that names the variable."""
 
 
 class _Entry(Part):
-    """How one kind of entry is written."""
+    """Fields of one kind of entry."""
 
     name: Name | None = None
     """The field that repeats the server's name."""
     marks: dict[Name, Annotated[tuple[str, ...], Field(min_length=1)]] = Field(default_factory=dict)
-    """Fields that tell this kind from the others: the first value is written, each one is read."""
+    """Fields that identify this kind: the first value is written, all are accepted."""
     constants: dict[Name, JsonValue] = Field(default_factory=dict)
-    """Fields written alongside, and not looked at when reading."""
+    """Further fields that are written, and ignored when reading."""
 
     def fields(self) -> list[str]:
-        """Every field that may be written."""
+        """Return every field that may be written."""
         return [*([self.name] if self.name else []), *self.marks, *self.constants]
 
     @model_validator(mode="after")
@@ -105,15 +151,15 @@ class _Entry(Part):
 
 
 class Stdio(_Entry):
-    """The fields of an entry that starts a program."""
+    """Fields of an entry that starts a program."""
 
     command: Name = "command"
     args: Name | None = "args"
-    """None where :attr:`command` holds a list: the program, then its arguments. Written ``""``."""
+    """None if :attr:`command` is a list: the program, then its arguments. Written ``""``."""
     env: Name | None = "env"
     cwd: Name | None = None
     env_names: Name | None = None
-    """A list of variables that are passed on from the client's environment, in place of placeholders in env."""
+    """List of variables that are passed from the client's environment, instead of placeholders in env."""
 
     @model_validator(mode="before")
     @classmethod
@@ -124,26 +170,26 @@ class Stdio(_Entry):
         return data
 
     def fields(self) -> list[str]:
-        """Every field that may be written."""
+        """Return every field that may be written."""
         given = [each for each in (self.command, self.args, self.env, self.cwd, self.env_names) if each]
         return [*given, *super().fields()]
 
 
 class Remote(_Entry):
-    """The fields of an entry that names a URL."""
+    """Fields of an entry that names a URL."""
 
     url: Name = "url"
     aliases: tuple[Name, ...] = ()
-    """Other fields that hold the URL of this kind in some files; they are read and never written."""
+    """Other fields that contain the URL of this kind in some files; accepted, and never written."""
     headers: Name | None = "headers"
     headers_in: Name | None = None
-    """The object that holds them, where the entry itself does not."""
+    """The object that contains them, if not the entry itself."""
     bearer: Name | None = None
-    """Names the variable that holds a bearer token, in place of a placeholder in ``Authorization``."""
+    """Names the variable with a bearer token, instead of a placeholder in ``Authorization``."""
     header_names: Name | None = None
-    """A map from headers to variables that hold their values, in place of placeholders in headers."""
+    """Map from headers to the variables with their values, instead of placeholders in headers."""
     unmarked: bool = False
-    """Whether an entry with this URL and none of the marks is of this kind."""
+    """True if an entry with this URL and none of the marks is of this kind."""
 
     @model_validator(mode="before")
     @classmethod
@@ -154,36 +200,36 @@ class Remote(_Entry):
         return data
 
     def fields(self) -> list[str]:
-        """Every field that may be written."""
+        """Return every field that may be written."""
         headers = self.headers_in or self.headers
         given = [each for each in (self.url, headers, self.bearer, self.header_names) if each]
         return [*given, *super().fields()]
 
 
 class File(Part):
-    """The client's file and the place of the servers in it."""
+    """The client's file, and where the servers are in it."""
 
-    format: Literal["json", "jsonc", "toml", "yaml"]
+    format: Format
     key: Annotated[tuple[Name, ...], Field(min_length=1, max_length=8)]
-    shape: Literal["map", "list"] = "map"
+    shape: Shape = "map"
     linux: tuple[Line, ...] = ()
+    """Patterns, most usual first; the first file that exists counts, else the first pattern."""
     macos: tuple[Line, ...] = ()
     windows: tuple[Line, ...] = ()
     variables: dict[Annotated[str, Field(pattern=rf"^{VARIABLE.pattern}$")], Line] = Field(default_factory=dict)
-    project: Line | None = None
 
 
 class Tools(Part):
-    """The names of tools that the client accepts; it leaves out the others, or all tools of their server."""
+    """Names of tools that the client accepts; it omits the others, or all tools of their server."""
 
     name: Annotated[str, Field(min_length=1, max_length=200)] = ".*"
-    """A regular expression that matches whole names as the server lists them."""
+    """Regular expression that matches whole names as the server lists them."""
     prefix: Annotated[str, Field(max_length=64)] = ""
-    """The text that the client puts before a name, with ``{server}`` for the name of the server."""
+    """Text that the client puts before a name, with ``{server}`` for the name of the server."""
     max_length: Annotated[int, Field(ge=1)] | None = None
-    """Characters of the name with :attr:`prefix`."""
+    """Characters, :attr:`prefix` included."""
     source: Annotated[str, Field(pattern=r"^https://[^\s\x00-\x1f\x7f]+$")]
-    """The page that says so."""
+    """Page that documents it."""
 
     @field_validator("name")
     @classmethod
@@ -195,12 +241,13 @@ class Tools(Part):
         return name
 
 
-class Description(Part):
-    """A whole data file."""
+class Family(DataFile):
+    """A family of MCP clients: where its file lies, how its entries are written, and what it can do."""
 
     name: Line
     platform: Literal["macos", "windows", "linux", "cross-platform"]
     config_location: Line | None = None
+    """The file as listings show it; where it really is, :attr:`file` says."""
     homepage: Annotated[str, Field(pattern=r"^(https://[^\s\x00-\x1f\x7f]+)?$")] = ""
     notes: Annotated[str, Field(max_length=2000, pattern=r"^[^\x00-\x08\x0b-\x1f\x7f]*$")] = ""
     profiles: Annotated[tuple[ProfileId, ...], Field(min_length=1)]
@@ -218,7 +265,7 @@ class Description(Part):
     @model_validator(mode="after")
     def _sound(self) -> Self:
         if not any(getattr(self.file, system) for system in SYSTEMS):
-            raise ValueError("file: say where it lies on linux, macos or windows")
+            raise ValueError("file: name its path on linux, macos or windows")
         for name, default in self.file.variables.items():
             if name in BASES:
                 raise ValueError(f"file.variables: {name} is taken")
@@ -229,10 +276,6 @@ class Description(Part):
                 _check_pattern(pattern, known)
         for pattern in self.detect.directories:
             _check_pattern(pattern, known)
-        if self.file.project is not None:
-            project = PurePosixPath(self.file.project)
-            if project.is_absolute() or ".." in project.parts:
-                raise ValueError("file.project: name it relative to the project, without ..")
         forms = [each for each in (self.stdio, self.http, self.sse) if each is not None]
         if self.file.shape == "list" and any(each.name != "name" for each in forms):
             raise ValueError('file.shape: the entries of a list need name = "name"')
@@ -240,7 +283,7 @@ class Description(Part):
         return self
 
     def _check_names(self) -> None:
-        """Fields that name variables and placeholders that only stand for them come together."""
+        """Check that fields that name variables and placeholders that stand for them come together."""
         remotes = [each for each in (self.http, self.sse) if each is not None]
         named = {
             "env": bool(self.stdio.env_names),
@@ -256,133 +299,32 @@ class Description(Part):
         if by_name and not all(named.get(place) for place in fields):
             raise ValueError("expansion: names_only is for env and headers, and for fields that name variables")
 
-
-def _check_pattern(pattern: str, known: Sequence[str]) -> None:
-    """Raise ValueError unless *pattern* is an absolute path once the *known* names in it are filled in."""
-    for name in PLACE.findall(pattern):
-        if name not in known:
-            raise ValueError(f"{pattern!r}: {{{name}}} is none of {', '.join(known)}")
-    rest = PLACE.sub("", pattern, count=1) if pattern.startswith("{") else pattern
-    if "{" in PLACE.sub("", rest) or "}" in PLACE.sub("", rest):
-        raise ValueError(f"{pattern!r}: a brace without its other half")
-    if (rest and not rest.startswith("/")) or rest == pattern == "/" or ".." in PurePosixPath(rest).parts:
-        raise ValueError(f"{pattern!r}: begin with {{home}}/, {{config}}/ or /, and go nowhere with ..")
-
-
-__all__ = ["Expandable", "Family", "Supports"]
-
-_SHOWN: Final[dict[System, dict[str, str]]] = {
-    "linux": {"home": "~", "config": "~/.config"},
-    "macos": {"home": "~", "config": "~/Library/Application Support"},
-    "windows": {"home": "%USERPROFILE%", "config": "%APPDATA%"},
-}
-
-
-@dataclass(frozen=True, slots=True)
-class Supports:
-    """What a server of this client may have."""
-
-    environment_variables: bool
-    command_args: bool
-    working_directory: bool
-    multiple_servers: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Family:
-    """One family of MCP clients."""
-
-    id: str
-    name: str
-    platform: str
-    config_location: str
-    """As listings show it; where the file really is, :attr:`locations` say."""
-    locations: Mapping[System, tuple[str, ...]]
-    """Patterns, the most usual one first; the first file that exists counts, else the first."""
-    variables: Mapping[str, str]
-    """Environment variables that patterns name, with the pattern that holds where one is not set."""
-    project: str | None
-    """The file of a project, relative to it."""
-    profiles: tuple[str, ...]
-    version_min: str | None
-    version_max: str | None
-    format: Literal["json", "jsonc", "toml", "yaml"]
-    key: tuple[str, ...]
-    """The path to the servers in the file."""
-    shape: Literal["map", "list"]
-    limitations: Limitations
-    tools: Tools | None
-    """None where no rule for the names of tools is known."""
-    detect: Detect
-    expansion: Expansion | None
-    stdio: Stdio
-    http: Remote | None
-    """None where the client takes no URL of Streamable HTTP."""
-    sse: Remote | None
-    homepage: str
-    notes: str
-
-    @classmethod
-    def parse(cls, family_id: str, data: Mapping[str, object], origin: str) -> Family:
-        """The family that *data*, the TOML read from *origin*, describes.
-
-        Raises :class:`~mcpd.errors.InvalidConfig` that names *origin*, the field and the fault.
-        """
-        try:
-            check_json(data)
-            given = Description.model_validate(data)
-        except ValidationError as error:
-            raise InvalidConfig(f"{origin}: {first_fault(error)}") from error
-        except ValueError as error:
-            raise InvalidConfig(f"{origin}: {error}") from error
-        file = given.file
-        locations: dict[System, tuple[str, ...]] = {
-            "linux": file.linux,
-            "macos": file.macos,
-            "windows": file.windows,
-        }
-        shown = next(_shown(system, locations[system][0], file.variables) for system in SYSTEMS if locations[system])
-        return cls(
-            id=family_id,
-            name=given.name,
-            platform=given.platform,
-            config_location=given.config_location or shown,
-            locations={system: patterns for system, patterns in locations.items() if patterns},
-            variables=file.variables,
-            project=file.project,
-            profiles=given.profiles,
-            version_min=given.version_min,
-            version_max=given.version_max,
-            format=file.format,
-            key=file.key,
-            shape=file.shape,
-            limitations=given.limitations,
-            tools=given.tools,
-            detect=given.detect,
-            expansion=given.expansion,
-            stdio=given.stdio,
-            http=given.http,
-            sse=given.sse,
-            homepage=given.homepage,
-            notes=given.notes,
-        )
+    @property
+    def format(self) -> Format:
+        """Format of its file."""
+        return self.file.format
 
     @property
-    def supports(self) -> Supports:
-        """What a server of this client may have, as the fields of its entries say."""
-        return Supports(
-            environment_variables=self.stdio.env is not None,
-            command_args=True,
-            working_directory=self.stdio.cwd is not None,
-            multiple_servers=self.limitations.max_servers != 1,
-        )
+    def key(self) -> tuple[str, ...]:
+        """Path to the servers in its file."""
+        return self.file.key
+
+    @property
+    def shape(self) -> Shape:
+        """Container of the servers in its file."""
+        return self.file.shape
+
+    @property
+    def locations(self) -> dict[System, tuple[str, ...]]:
+        """Patterns of its file on each system where it has one."""
+        return {system: getattr(self.file, system) for system in SYSTEMS if getattr(self.file, system)}
 
     def config_format(self) -> Literal["json", "yaml", "toml"]:
-        """The format as the listing of capabilities names it: JSON with comments is JSON."""
+        """Return the format for the listing of capabilities, where JSON with comments is JSON."""
         return "json" if self.format == "jsonc" else self.format
 
     def transports(self) -> list[Transport]:
-        """How the client reaches servers."""
+        """Return the transports by which the client reaches servers."""
         found: list[Transport] = ["stdio"]
         if self.http is not None:
             found.append("http")
@@ -391,18 +333,18 @@ class Family:
         return found
 
     def placeholder(self, variable: str, field: Expandable) -> str | None:
-        """What the client replaces by the value of *variable* in *field*; None where it replaces nothing.
+        """Return what the client replaces with the value of *variable* in *field*; None if it replaces nothing there.
 
-        Raises :class:`~mcpd.clients.errors.InvalidInput` if *variable* cannot be the name of one.
+        Raises :class:`~mcpd.clients.errors.InvalidInput` if *variable* is not a valid name.
         """
         if not VARIABLE.fullmatch(variable):
-            raise InvalidInput(f"{variable[:140]!a} cannot be the name of a variable: use A-Z a-z 0-9 _")
+            raise InvalidInput(f"{variable[:140]!a} is not the name of a variable: use A-Z a-z 0-9 _")
         if self.expansion is None or field not in self.expansion.fields:
             return None
         return f"{self.expansion.prefix}{variable}{self.expansion.suffix}"
 
     def variables_in(self, text: str, field: Expandable) -> list[str]:
-        """The variables that the client fills in when it reads *text* in *field*, in their order."""
+        """Return the variables that the client substitutes in *text* in *field*, in order."""
         if self.expansion is None or field not in self.expansion.fields:
             return []
         prefix, suffix = re.escape(self.expansion.prefix), re.escape(self.expansion.suffix)
@@ -422,18 +364,18 @@ class Family:
         ]
 
     def linux_locations(self, home: Path, environ: Mapping[str, str]) -> list[Path]:
-        """Where the client's file may be on Linux, in the order in which they count."""
+        """Return the possible paths of the client's file on Linux, in order of precedence."""
         return [Path(each) for each in self.expand("linux", str(home), environ)]
 
     def linux_directories(self, home: Path, environ: Mapping[str, str]) -> list[Path]:
-        """The directories that an installed client has on Linux."""
+        """Return the directories that an installed client has on Linux."""
         values = self._values("linux", str(home), environ)
         return [Path(_fill(pattern, values)) for pattern in self.detect.directories]
 
     def expand(self, system: System, home: str, environ: Mapping[str, str]) -> list[str]:
-        """The paths of *system* for a user whose directory is *home* and whose environment is *environ*.
+        """Return the paths on *system* for a user with the directory *home* and the environment *environ*.
 
-        A variable that is empty or holds no absolute path counts as not set.
+        A variable that is empty or not an absolute path counts as not set.
         """
         values = self._values(system, home, environ)
         return [_fill(pattern, values) for pattern in self.locations.get(system, ())]
@@ -445,27 +387,29 @@ class Family:
             "windows": _absolute(environ.get("APPDATA")) or f"{home}/AppData/Roaming",
         }[system]
         bases = {"home": home, "config": config}
-        own = {name: _absolute(environ.get(name)) or _fill(default, bases) for name, default in self.variables.items()}
+        own = {
+            name: _absolute(environ.get(name)) or _fill(default, bases) for name, default in self.file.variables.items()
+        }
         return {**bases, **own}
 
     def summary(self, profiles: Sequence[str]) -> dict[str, JsonValue]:
-        """The item of ``list_clients``, with the *profiles* that there are; ``config_locations`` is ours."""
-        locations: dict[str, JsonValue] = {
-            system: [_shown(system, pattern, self.variables) for pattern in patterns]
+        """Return the item of ``list_clients``, with the available *profiles*; ``config_locations`` is an extension."""
+        locations: dict[str, list[JsonValue]] = {
+            system: [_shown(system, pattern, self.file.variables) for pattern in patterns]
             for system, patterns in self.locations.items()
         }
         return {
             "client_id": self.id,
             "display_name": self.name,
             "platform": self.platform,
-            "config_location": self.config_location,
-            "config_locations": locations,
+            "config_location": self.config_location or next(iter(locations.values()))[0],
+            "config_locations": {**locations},
             "available_profiles": list(profiles),
         }
 
     def capabilities(self) -> dict[str, JsonValue]:
-        """The item of ``capabilities://clients``; ``transports`` and ``placeholders`` are ours."""
-        supports, limits, expansion = self.supports, self.limitations, self.expansion
+        """Return the item of ``capabilities://clients``; ``transports`` and ``placeholders`` are extensions."""
+        limits, expansion = self.limitations, self.expansion
         return {
             "client_id": self.id,
             "display_name": self.name,
@@ -473,10 +417,10 @@ class Family:
             "version_max": self.version_max,
             "config_format": self.config_format(),
             "supports": {
-                "environment_variables": supports.environment_variables,
-                "command_args": supports.command_args,
-                "working_directory": supports.working_directory,
-                "multiple_servers": supports.multiple_servers,
+                "environment_variables": self.stdio.env is not None,
+                "command_args": True,
+                "working_directory": self.stdio.cwd is not None,
+                "multiple_servers": limits.max_servers != 1,
             },
             "limitations": {
                 "max_servers": limits.max_servers,
@@ -489,8 +433,20 @@ class Family:
         }
 
 
+def _check_pattern(pattern: str, known: Sequence[str]) -> None:
+    """Raise ValueError unless *pattern* is an absolute path once the *known* names in it are substituted."""
+    for name in PLACE.findall(pattern):
+        if name not in known:
+            raise ValueError(f"{pattern!r}: {{{name}}} is not one of {', '.join(known)}")
+    rest = PLACE.sub("", pattern, count=1) if pattern.startswith("{") else pattern
+    if "{" in PLACE.sub("", rest) or "}" in PLACE.sub("", rest):
+        raise ValueError(f"{pattern!r}: an unmatched brace")
+    if (rest and not rest.startswith("/")) or rest == pattern == "/" or ".." in PurePosixPath(rest).parts:
+        raise ValueError(f"{pattern!r}: must begin with {{home}}/, {{config}}/ or /, and not contain ..")
+
+
 def _fill(pattern: str, values: Mapping[str, str]) -> str:
-    """In one pass, so that a value with braces stays what it is."""
+    """Substitute *values* in one pass, so that braces in a value are left alone."""
     return PLACE.sub(lambda match: values[match[1]], pattern)
 
 

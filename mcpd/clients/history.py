@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
 
+from mcpd.clients.families import Format, Shape  # noqa: TC001 - pydantic reads the annotations
 from mcpd.clients.files import digest
 from mcpd.errors import InvalidArgument, InvalidConfig, InvalidManifest, McpdError, ReadOnly, from_oserror
 from mcpd.files import MAX_FILE, TEMP_NAME, Staged, WriteLock, make_directory, read_file, write_atomic
@@ -57,9 +58,9 @@ class Record(Part):
     profile_id: str
     artifact_id: str
     deployed_at: str
-    format: Literal["json", "jsonc", "toml", "yaml"]
+    format: Format
     key: tuple[str, ...]
-    shape: Literal["map", "list"]
+    shape: Shape
     changes: tuple[str, ...]
     """Names of the entries that it put, replaced or removed."""
     servers: tuple[str, ...]

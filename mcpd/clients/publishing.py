@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
@@ -269,10 +269,16 @@ class Publishing:
         warnings: list[str] = []
         if entry is None:
             server = self.servers.get(server_id)
-            chosen = replace(
-                profile, include=("*",), exclude=(), layers=_LAYERS, scripts=True,
-                variables={server.id: tuple(variables)} if variables else {},
-            )  # fmt: skip
+            variables_by_id = {server.id: tuple(variables)} if variables else {}
+            chosen = profile.model_copy(
+                update={
+                    "include": ("*",),
+                    "exclude": (),
+                    "layers": _LAYERS,
+                    "scripts": True,
+                    "variables": variables_by_id,
+                }
+            )
             made = generate([server], family, chosen)
             entries = _entries(made.payload)
             if server.id not in entries:

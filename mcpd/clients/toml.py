@@ -21,7 +21,8 @@ from mcpd.toml import parse_toml
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from mcpd.clients.editing import Shape, Text
+    from mcpd.clients.editing import Text
+    from mcpd.clients.families import Shape
     from mcpd.model import JsonValue
 
 _LINE: Final = re.compile(r"\(at line (\d+), column (\d+)\)")

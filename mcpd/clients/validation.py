@@ -147,8 +147,6 @@ def _check_number(count: int, family: Family, found: _Findings) -> None:
     if most is not None and count > most:
         text = f"{family.name} takes at most {most} servers, and there are {count}; remove {count - most}"
         found.error("TOO_MANY_SERVERS", text, field="mcpServers")
-    elif count > 1 and not family.supports.multiple_servers:
-        found.error("TOO_MANY_SERVERS", f"{family.name} takes one server, and there are {count}", field="mcpServers")
 
 
 class _Server:

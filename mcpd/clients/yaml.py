@@ -36,7 +36,8 @@ from mcpd.model import printable
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from mcpd.clients.editing import Shape, Text
+    from mcpd.clients.editing import Text
+    from mcpd.clients.families import Shape
     from mcpd.model import JsonValue
 
 MAX_VALUES: Final = 1_000_000

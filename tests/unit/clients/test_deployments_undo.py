@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 import os
 import stat
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -130,7 +129,8 @@ def test_an_undo_of_the_servers_alone_looks_where_they_were_put(user: User) -> N
     path = user.servers()
     user.deploy({"github": ENTRY})
     user.write({**json.loads(path.read_bytes()), "theme": "dark"})
-    user.deployments.undo(replace(family(), key=("elsewhere",)), keep_edits=True)
+    elsewhere = family().file.model_copy(update={"key": ("elsewhere",)})
+    user.deployments.undo(family().model_copy(update={"file": elsewhere}), keep_edits=True)
     assert json.loads(path.read_bytes()) == {"mcpServers": {}, "theme": "dark"}
 
 

@@ -41,7 +41,6 @@ def read(client: str, **entry: Any) -> Any:
         ("copilot-cli", {"type": "stdio", **RUN, "tools": ["*"]}),
         ("zed", {**RUN, "source": "custom"}),
         ("cline", {**RUN, "disabled": False}),
-        ("jan", {**RUN, "active": True}),
         ("codex", RUN),
         ("kimi", {"transport": "stdio", **RUN}),
         ("opencode", {"type": "local", "command": ["mcpctl", "run", "time"], "enabled": True}),
@@ -91,13 +90,13 @@ def test_a_url_is_written_as_the_client_wants_it(client: str, form: dict[str, An
     assert read(client, **form) == URL
 
 
-@pytest.mark.parametrize("client", ["claude-desktop", "junie", "jan"])
+@pytest.mark.parametrize("client", ["claude-desktop", "junie"])
 def test_a_client_without_urls_says_so(client: str) -> None:
     with pytest.raises(InvalidInput, match=r"server 'time': .* reaches no server by Streamable HTTP through its file"):
         write(client, **URL)
 
 
-@pytest.mark.parametrize("client", ["codex", "goose", "zed", "amazon-q"])
+@pytest.mark.parametrize("client", ["codex", "goose", "zed"])
 def test_a_client_without_server_sent_events_says_so(client: str) -> None:
     with pytest.raises(InvalidInput, match="reaches no server by HTTP with server-sent events"):
         write(client, **SSE)

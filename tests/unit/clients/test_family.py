@@ -22,10 +22,10 @@ DOLLAR = {"prefix": "${", "suffix": "}", "fields": ["env", "headers"]}
 
 def test_what_is_not_said_has_its_usual_meaning() -> None:
     family = some()
-    assert (family.key, family.shape, family.format, family.project) == (("mcpServers",), "map", "json", None)
+    assert (family.key, family.shape, family.format) == (("mcpServers",), "map", "json")
     assert (family.version_min, family.version_max, family.notes, family.homepage) == (None, None, "", "")
     assert family.transports() == ["stdio"]
-    assert family.config_location == "~/.some.json"
+    assert family.summary([])["config_location"] == "~/.some.json"
     assert family.linux_locations(HOME, {}) == [Path("/home/ada/.some.json")]
     assert family.linux_directories(HOME, {}) == []
     assert (family.stdio.command, family.stdio.args, family.stdio.env, family.stdio.cwd) == (
@@ -56,30 +56,28 @@ def test_what_is_not_said_has_its_usual_meaning() -> None:
         ({"file": file(shape="list")}, 'file.shape: the entries of a list need name = "name"'),
         ({"file": file(key=[])}, "file.key:"),
         ({"file": file(key=["a", ""])}, "file.key.1:"),
-        ({"file": file(linux=[])}, "file: say where it lies"),
-        ({"file": file(linux=["{home}/{user}"])}, "{user} is none of home, config"),
-        ({"file": file(linux=["{home.__class__}/x"])}, "{home.__class__} is none of home, config"),
-        ({"file": file(linux=["{home!r}/x"])}, "{home!r} is none of home, config"),
-        ({"file": file(linux=["{0}/x"])}, "{0} is none of"),
-        ({"file": file(linux=["{}/x"])}, "{} is none of"),
-        ({"file": file(linux=["{home}/{{x}}"])}, "{x} is none of"),
-        ({"file": file(linux=["{home}/x}"])}, "a brace without its other half"),
-        ({"file": file(linux=["{home}/{x"])}, "a brace without its other half"),
-        ({"file": file(linux=["{home}x"])}, "begin with {home}/"),
-        ({"file": file(linux=["some.json"])}, "begin with {home}/"),
-        ({"file": file(linux=["~/some.json"])}, "begin with {home}/"),
-        ({"file": file(linux=["/"])}, "begin with {home}/"),
-        ({"file": file(linux=["{home}/../eve/x"])}, "go nowhere with .."),
+        ({"file": file(linux=[])}, "file: name its path"),
+        ({"file": file(linux=["{home}/{user}"])}, "{user} is not one of home, config"),
+        ({"file": file(linux=["{home.__class__}/x"])}, "{home.__class__} is not one of home, config"),
+        ({"file": file(linux=["{home!r}/x"])}, "{home!r} is not one of home, config"),
+        ({"file": file(linux=["{0}/x"])}, "{0} is not one of"),
+        ({"file": file(linux=["{}/x"])}, "{} is not one of"),
+        ({"file": file(linux=["{home}/{{x}}"])}, "{x} is not one of"),
+        ({"file": file(linux=["{home}/x}"])}, "an unmatched brace"),
+        ({"file": file(linux=["{home}/{x"])}, "an unmatched brace"),
+        ({"file": file(linux=["{home}x"])}, "must begin with {home}/"),
+        ({"file": file(linux=["some.json"])}, "must begin with {home}/"),
+        ({"file": file(linux=["~/some.json"])}, "must begin with {home}/"),
+        ({"file": file(linux=["/"])}, "must begin with {home}/"),
+        ({"file": file(linux=["{home}/../eve/x"])}, "not contain .."),
         ({"file": file(linux=["{home}/a\x00b"])}, "NUL"),
         ({"file": file(linux=["{home}/a\nb"])}, "file.linux.0:"),
-        ({"file": file(variables={"X": "{Y}/x", "Y": "{home}"})}, "{Y} is none of home, config"),
+        ({"file": file(variables={"X": "{Y}/x", "Y": "{home}"})}, "{Y} is not one of home, config"),
         ({"file": file(variables={"home": "/x"})}, "file.variables: home is taken"),
         ({"file": file(variables={"A-B": "{home}"})}, "file.variables.A-B"),
-        ({"file": file(variables={"X": "relative"})}, "begin with {home}/"),
-        ({"file": file(project="/etc/passwd")}, "file.project:"),
-        ({"file": file(project="a/../../b")}, "file.project:"),
+        ({"file": file(variables={"X": "relative"})}, "must begin with {home}/"),
         ({"detect": {"programs": ["/bin/sh"]}}, "detect.programs.0:"),
-        ({"detect": {"directories": ["{nothing}/x"]}}, "{nothing} is none of"),
+        ({"detect": {"directories": ["{nothing}/x"]}}, "{nothing} is not one of"),
         ({"limitations": {"max_servers": 0}}, "limitations.max_servers:"),
         ({"limitations": {"max_servers": "many"}}, "limitations.max_servers:"),
         ({"stdio": {"cwd": "command"}}, "stdio: the field 'command' is given two meanings"),
@@ -176,7 +174,7 @@ def test_C35_every_place_is_shown() -> None:
 
 def test_a_client_without_a_place_on_linux_shows_another() -> None:
     family = some(file={"format": "toml", "key": ["a"], "macos": ["{config}/Tool/x.toml"]})
-    assert family.config_location == "~/Library/Application Support/Tool/x.toml"
+    assert family.summary([])["config_location"] == "~/Library/Application Support/Tool/x.toml"
     assert family.linux_locations(HOME, {}) == []
 
 
@@ -198,7 +196,7 @@ def test_where_nothing_is_filled_in_there_is_no_placeholder() -> None:
 @pytest.mark.parametrize("name", ["", "A B", "1A", "A}", "A-B", "Ä", "A\n", "${A}", "A" * 129])
 @pytest.mark.parametrize("client", ["cursor", "claude-desktop"])
 def test_only_a_name_of_a_variable_makes_a_placeholder(name: str, client: str) -> None:
-    with pytest.raises(InvalidInput, match="cannot be the name of a variable"):
+    with pytest.raises(InvalidInput, match="is not the name of a variable"):
         SHIPPED[client].placeholder(name, "env")
 
 

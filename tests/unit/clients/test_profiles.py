@@ -148,7 +148,7 @@ def test_what_is_not_said_has_its_usual_meaning() -> None:
         ({"url": "http://x y"}, "url:"),
         ({"url": "http://x/\n"}, "url:"),
         ({"url": "http://user:secret@x"}, "url:"),
-        ({"variables": {"*": ["A B"]}}, "'A B' cannot be the name of a variable"),
+        ({"variables": {"*": ["A B"]}}, "'A B' is not the name of a variable"),
         ({"variables": {"*": "A"}}, "variables."),
         ({"description": "\x00"}, "NUL"),
     ],
