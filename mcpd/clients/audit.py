@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The record of who changed which configuration (``audit.jsonl``), one JSON object a line.
+"""Audit log of changes to configurations (``audit.jsonl``), one JSON object per line.
 
-It fails closed: what cannot be recorded is an error of the change that was to be recorded.
+A change that cannot be recorded fails.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ if TYPE_CHECKING:
 Outcome: TypeAlias = Literal["ok", "refused", "failed"]
 
 MAX_LOG: Final = 5 * 1024 * 1024
-"""Bytes after which the log begins anew; the one before is kept as ``audit.jsonl.1``."""
+"""Bytes after which a new log begins; the one before is kept as ``audit.jsonl.1``."""
 MAX_LINE: Final = 64 * 1024
-"""Bytes of one line; details that make it longer are counted instead."""
+"""Bytes of one line; details that exceed it are replaced by their number."""
 
 
 class Audit:
-    """The record of one tree."""
+    """Audit log of one tree."""
 
     def __init__(self, tree: Tree, clock: Callable[[], datetime]) -> None:
-        """*clock* gives the time, with its zone."""
+        """*clock* returns the time, with its zone."""
         self._tree = tree
         self._clock = clock
 
@@ -52,10 +52,9 @@ class Audit:
         outcome: Outcome,
         details: dict[str, JsonValue] | None = None,
     ) -> None:
-        """Add that *event* (such as ``publish``) had that *outcome*; *details* hold no secrets.
+        """Record *event* (such as ``publish``) with its *outcome*; *details* contain no secrets.
 
-        The line is on the disk when this returns. Raises :class:`~mcpd.errors.McpdError` if it is not, and then
-        nothing of it is.
+        The line is on disk on return. Raises :class:`~mcpd.errors.McpdError` if it is not, and then no part of it is.
         """
         fields: dict[str, JsonValue] = {
             "client_id": client_id,
@@ -66,7 +65,7 @@ class Audit:
             "pid": os.getpid(),
         }
         with self._tree.lock():
-            # The time is taken under the lock, so that lines are in its order.
+            # Under the lock, so that lines are in order.
             line = _line(event, timestamp(self._clock()), fields, details)
             self._append(self._tree.audit, line)
 
@@ -88,7 +87,7 @@ class Audit:
 
 
 def _line(event: str, moment: str, fields: dict[str, JsonValue], details: dict[str, JsonValue] | None) -> bytes:
-    # What a line is about comes after the details, which cannot stand in for it.
+    # The fields come last, so that details cannot replace them.
     document: dict[str, JsonValue] = {"name": event, "ts": moment, "fields": {**(details or {}), **fields}}
     try:
         check_json(document)
@@ -116,10 +115,10 @@ def _open(path: Path, directory: int) -> int:
 
 
 def _add(descriptor: int, line: bytes) -> bool:
-    """Add *line* to the file; a part of it, on a full disk, is taken back. Says whether it is the first."""
+    """Append *line*, or nothing of it on a full disk; return True if it is the first."""
     size = os.fstat(descriptor).st_size
     if size and os.pread(descriptor, 1, size - 1) != b"\n":
-        line = b"\n" + line  # A writer was killed within its line.
+        line = b"\n" + line  # a writer was killed within its line
     rest = memoryview(line)
     try:
         while rest:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Putting configurations into the users' own files of MCP clients, and taking them out again.
+"""Deployments of configurations into the user's own files of MCP clients, and their undo.
 
-Nothing of theirs is lost: what is theirs in a file stays, what a file held before is kept, and a process that is killed
+Nothing of the user's is lost: their part of a file stays, its earlier content is kept, and a process that is killed
 leaves the old or the new file and a history that knows which.
 """
 
@@ -50,24 +50,24 @@ Status = Literal["none", "in-sync", "drifted", "file-missing", "unreadable"]
 
 @dataclass(frozen=True, slots=True)
 class Drift:
-    """The state of one file. Names are those of servers."""
+    """The state of one file compared with its deployment. Names are those of servers."""
 
     file: Path | None
-    """None where nothing is deployed to any, or that is not known."""
+    """None if nothing is deployed to any file, or the file is not known."""
     deployed: bool
     missing: tuple[str, ...] = ()
-    """Were deployed, and are gone."""
+    """Deployed, and missing now."""
     modified: tuple[str, ...] = ()
-    """Something that was deployed was changed in them."""
+    """Changed since their deployment."""
     extended: tuple[str, ...] = ()
-    """Something was added to them, which is as it may be: a deployment keeps it."""
+    """Extended since their deployment, which a later deployment keeps."""
     unexpected: tuple[str, ...] = ()
-    """Others that are in the file."""
+    """Others in the file."""
     status: Status = "none"
     problem: str = ""
 
     def to_json(self) -> dict[str, JsonValue]:
-        """For programs."""
+        """Return the JSON form."""
         return {
             "file": None if self.file is None else str(self.file),
             "deployed": self.deployed,
@@ -81,9 +81,9 @@ class Drift:
 
 
 def compare(family: Family, file: Path, deployed: Mapping[str, JsonValue]) -> Drift:
-    """How *file* differs from what was *deployed* there; a file that cannot be read is ``unreadable``.
+    """Return how *file* differs from what was *deployed* there; a file that cannot be read is ``unreadable``.
 
-    No deployment repairs such a file, so its problem says that somebody has to mend it.
+    No deployment repairs such a file, so its problem asks for a repair by hand.
     """
     try:
         found_file = snapshot(file)
@@ -112,19 +112,19 @@ def compare(family: Family, file: Path, deployed: Mapping[str, JsonValue]) -> Dr
 
 
 def unreadable(file: Path | None, fault: McpdError, way_out: str = "") -> Drift:
-    """The answer where *fault* keeps from comparing *file*, or any file of a client."""
+    """Return the result if *fault* prevents comparing *file*, or any file of a client."""
     return Drift(file, deployed=True, status="unreadable", problem=fault.message + way_out)
 
 
 _TRIES: Final = 5
-"""For a file that its client writes again and again."""
+"""Attempts for a file that its client keeps writing."""
 _PAUSE: Final = 0.05
-"""Seconds between them."""
+"""Seconds between attempts."""
 
 
 @dataclass(frozen=True, slots=True)
 class About:
-    """What is deployed."""
+    """The configuration that is deployed."""
 
     scope: Scope
     profile_id: str
@@ -135,7 +135,7 @@ class Deployments:
     """All deployments of one user."""
 
     def __init__(self, layout: Layout, clock: Callable[[], datetime], *, home: Path | None = None) -> None:
-        """*layout* is the user's, *clock* gives aware times, *home* is where directories for files may be made."""
+        """*layout* is the user's, *clock* returns aware times, missing directories may be created below *home*."""
         self._history = History(layout.deployments)
         self._own_tree = layout.orchestration
         self._clock = clock
@@ -144,11 +144,11 @@ class Deployments:
     def plan(
         self, family: Family, file: Path, entries: Mapping[str, JsonValue], *, take_over: Collection[str] = ()
     ) -> Plan:
-        """What putting *entries*, in the form of *family*, into *file* will do.
+        """Return the plan to put *entries*, in the form of *family*, into *file*.
 
-        What is in the file by hand stays, unless it is in *take_over*; what was deployed there before and is not in
-        *entries* goes. What somebody added to an entry that was deployed stays, too. Raises
-        :class:`~mcpd.errors.McpdError` for a file that cannot be read, edited or made.
+        Servers that the user added to the file stay, unless they are in *take_over*; servers that were deployed and are
+        not in *entries* are removed. Members that were added to a deployed entry stay as well. Raises
+        :class:`~mcpd.errors.McpdError` for a file that cannot be read, edited or created.
         """
         file = real_place(file)
         missing_directories(file, self._home)
@@ -159,11 +159,11 @@ class Deployments:
         return plans.make(family, file, entries, take_over, before, active.number if active else 0)
 
     def apply(self, plan: Plan, about: About, *, tree: Tree | None = None) -> Deployment:
-        """Carry out *plan*; *tree* is told, for its server to know.
+        """Carry out *plan*, and note it in *tree* for the server.
 
-        A file in which something else than the servers was changed meanwhile is planned for again. Raises
-        :class:`~mcpd.errors.Busy` if the servers were, or if it does not come to rest, and another
-        :class:`~mcpd.errors.McpdError` if the file cannot be written; then it is as it was.
+        If something else than the servers was changed in the file meanwhile, it is planned again. Raises
+        :class:`~mcpd.errors.Busy` if the servers were changed, or if the file keeps changing, and another
+        :class:`~mcpd.errors.McpdError` if it cannot be written; then it is unchanged.
         """
         client_id, file = plan.family.id, plan.file
         with self._history.lock():
@@ -193,14 +193,14 @@ class Deployments:
         keep_edits: bool = False,
         tree: Tree | None = None,
     ) -> Deployment:
-        """Take back the last deployment to *file*, or of all, that was not taken back; returns it.
+        """Undo the last deployment to *file*, or to any file, that is not undone; return it.
 
-        The file is then byte for byte what it was before, with the same permissions, or is gone again. If it was
-        changed since, *force* restores it all the same; *keep_edits* takes back the entries alone and leaves all else
-        as it is now. What was in it is kept beside the history then.
+        The file is then byte for byte what it was before, with the same permissions, or is removed again. If it was
+        changed since, *force* restores it anyway; *keep_edits* undoes only the changes to the servers. The content that
+        is replaced is kept beside the history.
 
         Raises :class:`~mcpd.errors.NotFound` if there is none, :class:`~mcpd.errors.InvalidConfig` if the file was
-        changed since or what it held before is gone, and another :class:`~mcpd.errors.McpdError` if it cannot be
+        changed since or its earlier content is gone, and another :class:`~mcpd.errors.McpdError` if it cannot be
         written.
         """
         with self._history.lock():
@@ -233,21 +233,21 @@ class Deployments:
             return self._history.show(family.id, undone, self._tell(tree, family.id, state))
 
     def history(self, client_id: str, file: Path | None = None) -> list[Deployment]:
-        """The last deployments of *client_id*, to *file* or to any, newest first; at most ten."""
+        """Return the last deployments of *client_id*, to *file* or to any, newest first; at most ten."""
         state = self._load(client_id)
         records = state.deployments if file is None else state.of(real_place(file))
         return [self._history.show(client_id, record) for record in records[:KEPT]]
 
     def managed(self, client_id: str, file: Path) -> dict[str, JsonValue]:
-        """The entries in *file* that were deployed, as they were."""
+        """Return the entries that were deployed into *file*, as they were."""
         with self._history.reading():
             return self._history.entries(client_id, self._load(client_id).owned(real_place(file)))
 
     def drift(self, family: Family, file: Path | None = None) -> list[Drift]:
-        """How *file*, or else each file that something is deployed to, differs from that; the newest deployment first.
+        """Return how *file*, or each file with a deployment, differs from its deployment; newest deployment first.
 
-        There is one at least: where nothing is deployed, it says so. A history or a file that cannot be read is an
-        answer, too, so that none hides another.
+        Without a deployment there is one result that says so. An unreadable history or file is a result as well, so
+        that none hides another.
         """
         place = None if file is None else real_place(file)
         try:
@@ -263,7 +263,7 @@ class Deployments:
         ] or [Drift(place, deployed=False)]
 
     def _entries(self, client_id: str, record: Record) -> dict[str, JsonValue] | McpdError:
-        """What *record* deployed, or why that is not known any more."""
+        """Return the entries that *record* deployed, or the error if they are gone."""
         try:
             return self._history.entries(client_id, record.entries)
         except McpdError as error:
@@ -310,7 +310,7 @@ class Deployments:
     def _without(
         self, client_id: str, record: Record, found: Snapshot, before: bytes | None, *, force: bool
     ) -> bytes | None:
-        """The file as it is now, with the entries of *record* as they were *before*."""
+        """Return the current file with the entries of *record* as they were *before*."""
         if found.data is None:
             return None
         where = (record.format, record.key, record.shape)
@@ -339,7 +339,7 @@ class Deployments:
     def _replace(
         self, client_id: str, state: State, record: Record, old: Snapshot, new: bytes | None, mode: int | None
     ) -> State:
-        """Replace the file *old* by *new*, which makes *record* true; all that needs space is done first."""
+        """Replace the file *old* with *new*, which makes *record* true; everything that needs space is done first."""
         done = state.put(record)
         pending = Pending(
             record=record,
@@ -355,13 +355,13 @@ class Deployments:
                 replace(old, new, mode=mode, temp=pending.temp)
                 staged.commit()
         except McpdError:
-            with suppress(McpdError):  # Else whoever comes next does it.
+            with suppress(McpdError):  # else the next change does it
                 self._load(client_id)
             raise
         return done
 
     def _load(self, client_id: str) -> State:
-        """What is known of *client_id*; what was begun and not finished is cleared up first."""
+        """Return the state of *client_id*, after recovery from an interrupted change."""
         state = self._history.load(client_id)
         if state.pending is None:
             return state
@@ -369,7 +369,7 @@ class Deployments:
             state = self._history.load(client_id)
             if state.pending is not None:
                 state = self._recovered(client_id, state, state.pending)
-                with suppress(NoSpace, ReadOnly):  # It will be found out again.
+                with suppress(NoSpace, ReadOnly):  # the next change recovers again
                     self._history.save(client_id, state)
         return state
 
@@ -377,7 +377,7 @@ class Deployments:
         record = pending.record
         written = None
         if pending.new is not None:
-            with suppress(McpdError):  # It is needed for the rarest of cases only.
+            with suppress(McpdError):  # needed in rare cases only
                 written = self._history.fetch(client_id, pending.new)
         happened = settle(Path(record.file), pending.temp, pending.old, pending.new, written)
         if happened is None:
@@ -391,10 +391,9 @@ class Deployments:
         return state.model_copy(update={"pending": None})
 
     def _seems_done(self, client_id: str, pending: Pending, new: bytes | None) -> bool:
-        """Whether the servers in a file that was written since are rather the new ones than the old ones.
+        """Return True if the servers in a file that was written since are rather the new ones than the old ones.
 
-        Where that cannot be told, what there was before had better be remembered, as it is if the deployment was done,
-        or if undoing it was not.
+        If that is unknown, keep what there was before: assume that the deployment was done, or that its undo was not.
         """
         record = pending.record
         otherwise = record.undone_at is None
@@ -411,7 +410,7 @@ class Deployments:
         return any(same(now.get(name), after.get(name)) for name in different) if different else otherwise
 
     def _tell(self, tree: Tree | None, client_id: str, state: State) -> str:
-        """Note in *tree* what of it is deployed now; returns why that could not be done."""
+        """Note the current deployments in *tree*; return why that failed, else empty."""
         if tree is None:
             return ""
         scope = Scope.USER if tree.root == self._own_tree else Scope.SYSTEM

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Which MCP clients this user has."""
+"""Detection of the MCP clients of this user."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A client that is there."""
+    """A detected client."""
 
     family: Family
     file: Path
-    """Its file, or where it will be."""
+    """Its file, or where it will be created."""
     exists: bool
     servers: int | None
-    """How many are in the file; None if that cannot be told."""
+    """Number of servers in the file; None if unknown."""
     problem: str
-    """Why the file cannot be used; empty if it can."""
+    """Why the file cannot be used; empty if it can be."""
     programs: tuple[str, ...]
     """Paths of its programs."""
 
     def to_json(self) -> dict[str, JsonValue]:
-        """For programs."""
+        """Return the JSON form."""
         return {
             "client_id": self.family.id,
             "display_name": self.family.name,
@@ -48,10 +48,10 @@ class Found:
 
 
 def detect(families: Iterable[Family], home: Path, environ: Mapping[str, str]) -> list[Found]:
-    """The clients among *families* of which a file, a directory or a program is there, in their order.
+    """Return the clients among *families* with an existing file, directory or program, in order.
 
-    *home* is the user's directory, *environ* their variables (``PATH``, ``XDG_CONFIG_HOME``, those of clients). A file
-    that cannot be used is a problem of its client and of no other.
+    *home* is the user's directory, *environ* the environment (``PATH``, ``XDG_CONFIG_HOME``, variables of clients). An
+    unusable file is a problem of its client only.
     """
     found = []
     for family in families:
@@ -65,7 +65,7 @@ def detect(families: Iterable[Family], home: Path, environ: Mapping[str, str]) -
 
 
 def is_installed(family: Family, home: Path, environ: Mapping[str, str]) -> bool:
-    """Return whether a file, a directory or a program of *family* is there."""
+    """Return True if a file, a directory or a program of *family* exists."""
     places = [*family.linux_locations(home, environ), *family.linux_directories(home, environ)]
     return any(map(is_there, places)) or bool(_programs(family, environ))
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Entries of a payload as a client writes them, and back.
+"""Entries of a payload in the dialect of a client, and back.
 
-The payload has one form for all clients; the names of the fields, lists that hold program and arguments, and what else
-a client wants in an entry come from its description.
+The payload has one form for all clients; the names of fields, lists with program and arguments, and whatever else a
+client needs in an entry come from its family.
 """
 
 from __future__ import annotations
@@ -44,18 +44,18 @@ class _Url(NamedTuple):
 
 
 def to_client(family: Family, entries: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
-    """The *entries* of a payload as *family* writes them, in the same order.
+    """Return the *entries* of a payload in the dialect of *family*, in the same order.
 
-    Raises :class:`~mcpd.clients.errors.InvalidInput`, naming the server, for one that is no entry of a
-    payload and for one that the client has no way to express.
+    Raises :class:`~mcpd.clients.errors.InvalidInput`, naming the server, for an invalid entry and for one that the
+    client cannot express.
     """
     return {name: _write(family, name, entry) for name, entry in entries.items()}
 
 
 def from_client(family: Family, entries: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
-    """The *entries* of a client's file as a payload holds them.
+    """Return the *entries* of a client's file in the form of a payload.
 
-    Fields that a payload does not have are left out, and so are entries that cannot be read.
+    Fields that a payload does not have are omitted, and so are entries that cannot be read.
     """
     found: dict[str, JsonValue] = {}
     for name, entry in entries.items():
@@ -102,7 +102,7 @@ def _write_local(family: Family, name: str, entry: _Local) -> JsonValue:
 
 
 def _split_env(family: Family, form: Stdio, name: str, env: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
-    """What is written as it is, and the names of what is passed on."""
+    """Return the variables with literal values, and the names of those that are passed on."""
     if not _by_name(family):
         return dict(env), []
     kept: dict[str, str] = {}
@@ -151,7 +151,7 @@ def _by_name(family: Family) -> bool:
 
 
 def _ways(form: Remote) -> list[str]:
-    """How an entry of this kind names variables."""
+    """Return the ways in which an entry of this kind names variables."""
     ways = ["a bearer token"] if form.bearer else []
     if form.header_names:
         ways.append("a whole header")
@@ -159,7 +159,7 @@ def _ways(form: Remote) -> list[str]:
 
 
 def _token(family: Family, value: str) -> str | None:
-    """The variable that *value* is a bearer token from."""
+    """Return the variable with the bearer token that *value* consists of."""
     return _whole(family, value.removeprefix(_BEARER)) if value.startswith(_BEARER) else None
 
 
@@ -169,13 +169,13 @@ def _head(form: Stdio | Remote, name: str) -> dict[str, JsonValue]:
 
 
 def _whole(family: Family, value: str) -> str | None:
-    """The variable that the header *value* is, with nothing beside it."""
+    """Return the variable that the header *value* consists of."""
     found = family.variables_in(value, "headers")
     return found[0] if len(found) == 1 and value == family.placeholder(found[0], "headers") else None
 
 
 def _parse(name: str, entry: JsonValue) -> _Local | _Url:
-    """*entry*, checked to be one of a payload."""
+    """Return *entry*, checked to be an entry of a payload."""
     where = _server(name)
     if not isinstance(entry, dict):
         raise InvalidInput(f"{where}: not an object")
@@ -236,7 +236,7 @@ def _is_map(value: object) -> TypeGuard[dict[str, str]]:
 
 
 def _read(family: Family, entry: Mapping[str, JsonValue]) -> JsonValue:
-    """*entry* as a payload holds it; None if it cannot be read."""
+    """Return *entry* in the form of a payload; None if it cannot be read."""
     kinds: list[tuple[Transport, Remote]] = []
     if family.http is not None:
         kinds.append(("http", family.http))
@@ -257,13 +257,13 @@ def _url_field(form: Remote, entry: Mapping[str, JsonValue]) -> str | None:
 
 
 def _is_marked(form: Remote, entry: Mapping[str, JsonValue]) -> bool:
-    """Whether *entry* is of this kind and of no other: a field that only this kind has is a mark too."""
+    """Return True if *entry* is of this kind and no other: a field that only this kind has is a mark as well."""
     marks = _marks(form, entry)
     return marks is True or (marks is None and _url_field(form, entry) in form.aliases)
 
 
 def _marks(form: Stdio | Remote, entry: Mapping[str, JsonValue]) -> bool | None:
-    """Whether *entry* has the marks of *form*; None if it lacks some and contradicts none."""
+    """Return True if *entry* has the marks of *form*; None if it lacks some and contradicts none."""
     if any(entry[field] not in values for field, values in form.marks.items() if field in entry):
         return False
     return True if form.marks.keys() <= entry.keys() else None
@@ -287,7 +287,7 @@ def _read_local(family: Family, entry: Mapping[str, JsonValue]) -> JsonValue:
     if not isinstance(command, str) or not command or not _is_list(args) or not _is_map(env) or not _is_list(names):
         return None
     if _by_name(family) and any(family.variables_in(value, "env") for value in env.values()):
-        return None  # The client takes it as it is; in a payload it would be a placeholder.
+        return None  # literal for the client; in a payload it would be a placeholder
     found: dict[str, JsonValue] = {"command": command, "args": _json(args)}
     variables = {**env, **_passed(family, names)}
     if variables:
@@ -298,7 +298,7 @@ def _read_local(family: Family, entry: Mapping[str, JsonValue]) -> JsonValue:
 
 
 def _passed(family: Family, names: Sequence[str]) -> dict[str, str]:
-    """The variables *names* with their placeholders, those left out that no placeholder can name."""
+    """Return the variables *names* with their placeholders, without those that no placeholder can name."""
     found: dict[str, str] = {}
     for name in names:
         try:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""How two configurations differ, server by server.
+"""Differences between two configurations, by server.
 
-Old is what a client has (local), new what was published (remote). Nothing here recurses, and paths are spelled out for
-what differs only, so that a hostile payload costs no more than its size.
+Old is the client's (local) one, new the published (remote) one. Nothing here recurses, and only paths that differ are
+spelled out, so that a hostile payload costs no more than its size.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 _ABSENT: Final = object()
 
 _Path: TypeAlias = "tuple[_Path, str | int] | None"
-"""The part of a path before, and its last step: a key, or an index."""
+"""The parent path, and the last step: a key, or an index."""
 
 
 def compare(local: Mapping[str, JsonValue], remote: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
-    """What *remote* adds to the payload *local*, lacks and changes; servers are sorted by name.
+    """Return what *remote* adds to the payload *local*, removes and changes; servers are sorted by name.
 
-    A changed server has its changes in the order of their paths: ``args[0]``, ``env.KEY``,
-    ``headers["X-Key"]``. What is on one side only is null on the other.
+    The changes of a server are sorted by path: ``args[0]``, ``env.KEY``, ``headers["X-Key"]``. A value that exists on
+    one side only is null on the other.
     """
     old, new = _servers(local), _servers(remote)
     modified: list[JsonValue] = []
@@ -56,9 +56,9 @@ def report(
 ) -> dict[str, JsonValue]:
     """Return the answer of ``diff_config``: the status of *local*, and what to do.
 
-    A local configuration with servers that the published one lacks has diverged, unless it was *published* itself: then
-    an update removes them. Any other difference makes it outdated. *local_id* and *remote_id* are the ids of
-    the two.
+    A local configuration with servers that the published one does not have has diverged, unless it was *published*
+    itself: then an update removes them. Any other difference makes it outdated. *local_id* and *remote_id* are the ids
+    of the two.
     """
     diff = compare(local, remote)
     added, removed, modified = (_count(diff, key) for key in ("servers_added", "servers_removed", "servers_modified"))
@@ -72,7 +72,7 @@ def report(
 
 
 def unknown(local_id: str, remote_id: str) -> dict[str, JsonValue]:
-    """The same for a local configuration of which only the id is known, which is not the published one's."""
+    """Return the answer for a local configuration of which only the id is known, and not published."""
     advice = (
         "This configuration was not published for this client and profile, so it is not known how it differs. Run"
         " 'get_config' to fetch latest, or compare it as local_payload."
@@ -145,7 +145,7 @@ def _at(items: list[JsonValue], index: int) -> object:
 
 
 def _is_same(before: object, after: object) -> bool:
-    """Whether two values, not both objects nor both lists, are hashed as the same (``true`` and ``1`` are not)."""
+    """Return True if two values, not both objects nor both lists, have the same hash (``true`` and ``1`` do not)."""
     if type(before) is not type(after):
         return False
     return repr(before) == repr(after) if isinstance(before, float) else before == after

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Reading the servers in a client's configuration file, and changing some of them so that all else stays as it is.
+"""Reading the servers in a client's file, and changing some of them without touching the rest.
 
 Comments, order, indentation, line breaks, a byte order mark, a missing line break at the end, other settings and other
-servers stay byte for byte. What comes out is parsed again and compared with what was meant before it is handed out.
+servers stay byte for byte. The result is parsed again and compared with the intended one before it is returned.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ if TYPE_CHECKING:
     from mcpd.model import JsonValue
 
     Render = Callable[[str | None], list[str]]
-    """New items for lines with that indentation; None: without a line break."""
+    """Renders new items with the given indentation; None: on one line."""
 
 MAX_BYTES: Final[dict[str, int]] = {"json": 8 << 20, "jsonc": 8 << 20, "toml": 512 << 10, "yaml": 512 << 10}
-"""The largest file that is read: its parsers differ in speed by a factor of hundred."""
+"""The largest file that is read, in bytes: the parsers differ in speed by a factor of a hundred."""
 MAX_DEPTH: Final = 200
-"""Levels of nesting in a file, below what any of the parsers survives."""
+"""Levels of nesting in a file, below what each of the parsers can take."""
 BLANK: Final = " \t\r\n"
-"""The white space of JSON, TOML and YAML: what Unicode has beside it is text to them."""
+"""White space of JSON, TOML and YAML; other white space of Unicode is text to them."""
 _BOM: Final = b"\xef\xbb\xbf"
 _NEWLINE: Final = re.compile(r"\r\n|\r|\n")
 
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """The text of the file that messages call *where*."""
+    """The text of a file, called *where* in messages."""
 
     body: str
     bom: bool
@@ -45,7 +45,7 @@ class Text:
 
     @classmethod
     def decode(cls, data: bytes, where: str) -> Text:
-        """The text in *data*, which is UTF-8, with or without a byte order mark.
+        """Return the text in *data*, UTF-8 with or without a byte order mark.
 
         Raises :class:`~mcpd.errors.InvalidConfig` that names *where* and the line.
         """
@@ -61,30 +61,30 @@ class Text:
         return text
 
     def encode(self) -> bytes:
-        """The bytes of the file."""
+        """Return the bytes of the file."""
         return (_BOM if self.bom else b"") + self.body.encode()
 
     def with_body(self, body: str) -> Text:
-        """The same file with another content."""
+        """Return the same file with the content *body*."""
         return Text(body, self.bom, self.where)
 
     def line(self, at: int) -> int:
-        """The number of the line that holds character *at*, counted from 1."""
+        """Return the number of the line of character *at*, counted from 1."""
         return sum(1 for _ in _NEWLINE.finditer(self.body, 0, at)) + 1
 
     def fault(self, at: int, what: str) -> InvalidConfig:
-        """The error to raise for *what* is wrong at character *at*."""
+        """Return the error for *what* is wrong at character *at*."""
         return InvalidConfig(f"{self.where}:{self.line(at)}: {what}")
 
     @property
     def newline(self) -> str:
-        """How the first line ends."""
+        """The line break at the end of the first line."""
         found = _NEWLINE.search(self.body)
         return found.group() if found else "\n"
 
 
 class Splice(NamedTuple):
-    """Characters *start* to *end* are to become *new*."""
+    """Replacement of the characters from *start* to *end* with *new*."""
 
     start: int
     end: int
@@ -92,7 +92,7 @@ class Splice(NamedTuple):
 
 
 def apply(text: str, splices: Iterable[Splice]) -> str:
-    """*text* with all *splices*, which are places in *text* as it is; cuts may overlap."""
+    """Return *text* with all *splices*, whose positions are in *text* as it is; cuts may overlap."""
     parts: list[str] = []
     at = 0
     for splice in sorted(splices, key=lambda each: each[:2]):
@@ -116,18 +116,18 @@ def ended(old: str, new: str) -> str:
 
 
 def line_start(text: str, at: int) -> int:
-    """Where the line that holds character *at* begins."""
+    """Return where the line of character *at* begins."""
     return max(text.rfind("\n", 0, at), text.rfind("\r", 0, at)) + 1
 
 
 def next_line(text: str, at: int) -> int:
-    """Where the line after the one that holds character *at* begins, or where the text ends."""
+    """Return where the line after that of character *at* begins, or where the text ends."""
     found = _NEWLINE.search(text, at)
     return found.end() if found else len(text)
 
 
 def indent_at(text: str, at: int) -> str:
-    """The white space that the line of character *at* begins with."""
+    """Return the white space at the beginning of the line of character *at*."""
     start = end = line_start(text, at)
     while text[end : end + 1] in {" ", "\t"}:
         end += 1
@@ -135,14 +135,14 @@ def indent_at(text: str, at: int) -> str:
 
 
 def first_on_line(text: str, at: int) -> bool:
-    """Whether character *at* is the first of its line, but for white space."""
+    """Return True if character *at* is the first of its line, but for white space."""
     return not text[line_start(text, at) : at].strip(BLANK)
 
 
 def same(one: object, other: object) -> bool:
-    """Whether two values are the same to every parser: ``1``, ``1.0`` and ``true`` are three; order does not count.
+    """Return True if two values are the same to every parser: ``1``, ``1.0`` and ``true`` differ; order does not count.
 
-    Nothing here recurses, so that the values may be hostile.
+    Nothing here recurses, as the values may be hostile.
     """
     pending = [(one, other)]
     while pending:
@@ -163,37 +163,37 @@ def same(one: object, other: object) -> bool:
 
 
 def show(key: Sequence[str]) -> str:
-    """*key*, the path to a value, for a message."""
+    """Return *key*, the path to a value, for a message."""
     return printable(".".join(key))
 
 
 def at_path(value: JsonValue, keys: Sequence[str]) -> JsonValue:
-    """*value* within an object for each of *keys*, the first outermost."""
+    """Return *value* within an object for each of *keys*, the first outermost."""
     for name in reversed(keys):
         value = {name: value}
     return value
 
 
 _LOOKED_AT: Final = 5
-"""Items whose indentation is looked at: all of a file may be one long line."""
+"""Items whose indentation is examined: a whole file may be one long line."""
 
 
 @dataclass(frozen=True, slots=True)
 class Style:
-    """How a file is laid out: *unit* is one step of indentation, *spread* False where all is on one line."""
+    """Layout of a file: *unit* is one step of indentation, *spread* is False if all is on one line."""
 
     newline: str
     unit: str
     spread: bool
     compact: bool = False
-    """No space after ``,`` and ``:``."""
+    """True if there is no space after ``,`` and ``:``."""
 
 
 @dataclass(frozen=True, slots=True)
 class Items:
-    """What is between the brackets at *start* - 1 and *end*.
+    """Content between the brackets at *start* - 1 and *end*.
 
-    *spans* are the items, *commas* where the comma after each is, None where there is none (after the last one).
+    *spans* are the items, *commas* the positions of the comma after each, None if there is none (after the last one).
     """
 
     start: int
@@ -203,7 +203,7 @@ class Items:
 
 
 def unit_of(text: str, items: Items) -> str | None:
-    """By how much *items* are indented, if that shows."""
+    """Return by how much *items* are indented, if that is visible."""
     base = indent_at(text, items.start)
     for start, _ in items.spans[:_LOOKED_AT]:
         indent = indent_at(text, start)
@@ -213,7 +213,7 @@ def unit_of(text: str, items: Items) -> str | None:
 
 
 def add(text: str, items: Items, render: Render, style: Style) -> str:
-    """*text* with new items after the last of *items*."""
+    """Return *text* with new items after the last of *items*."""
     at = _last_end(text, items)
     base = indent_at(text, items.start)
     if not items.spans:
@@ -235,14 +235,14 @@ def add(text: str, items: Items, render: Render, style: Style) -> str:
 
 
 def _last_end(text: str, items: Items) -> int:
-    """Where what is between the brackets ends, with the white space that ends its line: that may be a comment's."""
+    """Return where the content of the brackets ends, with the white space that ends its line, possibly a comment's."""
     at = items.start + len(text[items.start : items.end].rstrip(BLANK))
     behind = at + len(text[at : items.end]) - len(text[at : items.end].lstrip(" \t"))
     return behind if at > items.start and text[behind] in "\r\n" else at
 
 
 def _fill(text: str, items: Items, render: Render, style: Style, at: int) -> str:
-    """*text* with items where there is none but, perhaps, comments up to *at*."""
+    """Return *text* with items where there are none but, perhaps, comments up to *at*."""
     commented = at > items.start
     if not style.spread and not commented:
         return apply(text, [Splice(items.start, items.end, ("," if style.compact else ", ").join(render(None)))])
@@ -260,7 +260,7 @@ def _insert(text: str, at: int, new: str) -> str:
 
 
 def remove(text: str, items: Items, gone: Collection[int]) -> str:
-    """*text* without the items whose numbers are *gone*, and the commas and white space that were theirs."""
+    """Return *text* without the items with the numbers *gone*, and their commas and white space."""
     kept = [number for number in range(len(items.spans)) if number not in gone]
     last = kept[-1] if kept else -1
     cuts = [cut for number in gone for cut in _cuts(text, items, number, last=number > last)]
@@ -275,7 +275,7 @@ def remove(text: str, items: Items, gone: Collection[int]) -> str:
 
 
 def _cuts(text: str, items: Items, number: int, *, last: bool) -> list[Splice]:
-    """The cuts that remove an item; *last*: no item stays behind it."""
+    """Return the cuts that remove an item; *last*: no item stays behind it."""
     start, end = items.spans[number]
     comma = items.commas[number]
     cuts = []
@@ -338,8 +338,8 @@ class _Container:
 class JsonDocument:
     """A parsed file.
 
-    *around* are the objects from the whole document down to what holds the servers, as far as there are any;
-    *plain* is the text without comments, *strict* also without trailing commas.
+    *around* are the objects from the whole document down to the container of the servers, as far as they exist; *plain*
+    is the text without comments, *strict* also without trailing commas.
     """
 
     text: Text
@@ -352,7 +352,7 @@ class JsonDocument:
 
     @classmethod
     def parse(cls, text: Text, key: Sequence[str], shape: Shape) -> JsonDocument:
-        """The document *text*, whose servers are at *key*; raises :class:`~mcpd.errors.InvalidConfig`."""
+        """Return the document *text*, whose servers are at *key*; raises :class:`~mcpd.errors.InvalidConfig`."""
         plain = _without_comments(text)
         if not plain.strip(BLANK):
             return cls(text, tuple(key), shape, plain, plain, {}, [])
@@ -364,11 +364,11 @@ class JsonDocument:
 
     @cached_property
     def servers(self) -> dict[str, JsonValue]:
-        """The servers by name, in their order."""
+        """Return the servers by name, in order."""
         return {name: member.value for name, member in self._members.items()}
 
     def edited(self, changes: Mapping[str, JsonValue | None]) -> str:
-        """The text with *changes*."""
+        """Return the text with *changes*."""
         if len(self.around) <= len(self.key):
             return self._made({name: entry for name, entry in changes.items() if entry is not None})
         held = self._members
@@ -414,7 +414,7 @@ class JsonDocument:
             at, value = found[0].value_start, found[0].value
 
     def _container(self, start: int, shape: str) -> _Container:
-        """The object or list that opens at *start*."""
+        """Return the object or list that opens at *start*."""
         strict, decode = self.strict, json.JSONDecoder().raw_decode
         members: list[_Member] = []
         commas: list[int | None] = []
@@ -436,7 +436,7 @@ class JsonDocument:
 
     @cached_property
     def _members(self) -> dict[str, _Member]:
-        """The servers; raises :class:`~mcpd.errors.InvalidConfig` if two have one name."""
+        """Return the servers; raises :class:`~mcpd.errors.InvalidConfig` if two have the same name."""
         found: dict[str, _Member] = {}
         if len(self.around) <= len(self.key):
             return found
@@ -453,7 +453,7 @@ class JsonDocument:
         return found
 
     def foreign(self) -> JsonValue:
-        """Return the model with None for a map of servers, and with the items that are no servers of a list of them."""
+        """Return the model with None for a map of servers, and the items of a list of them that are not servers."""
         rest: JsonValue = None
         if len(self.around) > len(self.key) and self.shape == "list":
             names = {member.start for member in self._members.values()}
@@ -476,7 +476,7 @@ class JsonDocument:
         return Style(self.text.newline, units[0] if units else _UNIT, spread, compact)
 
     def _made(self, entries: dict[str, JsonValue]) -> str:
-        """The text with the path to the servers, and *entries*."""
+        """Return the text with the path to the servers, and *entries*."""
         value: JsonValue = list(entries.values()) if self.shape == "list" else entries
         body, style = self.text.body, self._style
         if not self.around:
@@ -494,7 +494,7 @@ class JsonDocument:
         return add(body, holder.items, _renderer({name: value}, style, "map"), style)
 
     def _replacement(self, member: _Member, value: JsonValue) -> str:
-        """*value* laid out as what it takes the place of."""
+        """Return *value* in the layout of what it replaces."""
         body, style = self.text.body, self._style
         old = body[member.value_start : member.end]
         nested = isinstance(member.value, dict | list) and bool(member.value)
@@ -503,12 +503,12 @@ class JsonDocument:
         return _dump(value, replace(style, compact=style.compact and ": " not in old), None)
 
     def added(self, entries: dict[str, JsonValue]) -> str:
-        """The text with *entries* behind the servers that it holds."""
+        """Return the text with *entries* after its servers."""
         style = self._style
         return add(self.text.body, self.around[-1].items, _renderer(entries, style, self.shape), style)
 
     def removed(self, names: set[str]) -> str:
-        """The text without the servers *names*."""
+        """Return the text without the servers *names*."""
         container = self.around[-1]
         starts = {member.start for name, member in self._members.items() if name in names}
         gone = [number for number, member in enumerate(container.members) if member.start in starts]
@@ -527,7 +527,7 @@ def _renderer(entries: dict[str, JsonValue], style: Style, shape: str) -> Callab
 
 
 def _dump(value: JsonValue, style: Style, indent: str | None) -> str:
-    """*value* as JSON, on one line if *indent* is None, else with *indent* on all lines but the first."""
+    """Return *value* as JSON, on one line if *indent* is None, else with *indent* on all lines but the first."""
     if indent is None:
         separators = (",", ":") if style.compact else (", ", ": ")
         return json.dumps(value, ensure_ascii=False, separators=separators)
@@ -535,7 +535,7 @@ def _dump(value: JsonValue, style: Style, indent: str | None) -> str:
 
 
 def _skip(text: str, at: int) -> int:
-    """Where the white space at *at* ends."""
+    """Return where the white space at *at* ends."""
     found = _GAP.match(text, at)
     return found.end() if found else at
 
@@ -574,26 +574,27 @@ class Document(Protocol):
 
     @property
     def model(self) -> object:
-        """What the whole file holds: maps and lists in each other, with the names of all settings."""
+        """Return the content of the whole file: nested maps and lists, with the names of all settings."""
 
     @property
     def servers(self) -> dict[str, JsonValue]:
-        """The servers by name, in their order."""
+        """Return the servers by name, in order."""
 
     def edited(self, changes: Mapping[str, JsonValue | None]) -> str:
-        """The text with *changes*, each of which changes something."""
+        """Return the text with *changes*, each of which changes something."""
 
     def foreign(self) -> object:
-        """Return what the file holds beside servers, to be compared."""
+        """Return everything but the servers, for comparison."""
 
 
 def read(data: bytes, form: Format, key: Sequence[str], shape: Shape, where: str) -> dict[str, JsonValue]:
-    """The servers in the file *data*, of format *form*, by name and in the order of the file.
+    """Return the servers in the file *data*, of format *form*, by name and in the order of the file.
 
-    *key* is the path to them. They are a map, or (*shape* ``list``) a list of objects that each hold their ``name``.
-    None at all where the key or all content is missing. ``json`` may hold comments, too, as clients allow that.
+    *key* is the path to them. They are a map, or (*shape* ``list``) a list of objects with a ``name`` each. There are
+    none if the key or all content is missing. ``json`` may have comments, as clients allow that.
+
     Raises :class:`~mcpd.errors.InvalidConfig`, which names *where*, mostly with the line, for a file that cannot be
-    parsed, is larger than :data:`MAX_BYTES`, or holds something other than servers at the key.
+    parsed, is larger than :data:`MAX_BYTES`, or has something other than servers at the key.
     """
     servers = _parse(_text(data, form, where), form, key, shape).servers
     _check(servers, where)
@@ -601,7 +602,7 @@ def read(data: bytes, form: Format, key: Sequence[str], shape: Shape, where: str
 
 
 def names(data: bytes, form: Format, key: Sequence[str], shape: Shape, where: str) -> set[str]:
-    """The names of all settings in the file, at whatever depth. Arguments and errors are those of :func:`read`."""
+    """Return the names of all settings in the file, at any depth. Arguments and errors are those of :func:`read`."""
     found: set[str] = set()
     waiting: list[object] = [_parse(_text(data, form, where), form, key, shape).model]
     while waiting:
@@ -617,11 +618,11 @@ def names(data: bytes, form: Format, key: Sequence[str], shape: Shape, where: st
 def edit(
     data: bytes, form: Format, key: Sequence[str], shape: Shape, changes: Mapping[str, JsonValue | None], where: str
 ) -> bytes:
-    """The file *data* with *changes*: entries to put by name, None for those to remove.
+    """Return the file *data* with *changes*: entries to put by name, None for those to remove.
 
-    What is as *changes* want it is left alone, what is replaced keeps its place, and what is new comes last. An entry
-    of a list is given its ``name`` if it has none. The path to the servers is made if it is missing. Arguments and
-    errors are those of :func:`read`; it is an error, too, if the file holds what keeps it from being edited safely.
+    Entries that need no change are left alone, replaced ones keep their place, and new ones come last. An entry of a
+    list is given its ``name`` if it has none. A missing path to the servers is created. Arguments and errors are those
+    of :func:`read`; a file that cannot be edited safely is an error as well.
     """
     text = _text(data, form, where)
     before = _parse(text, form, key, shape)
@@ -650,7 +651,7 @@ def edit(
 
 
 def _difference(before: Document, after: Document, changes: Mapping[str, JsonValue | None]) -> str:
-    """Return what is not in *after* as it was in *before* but for *changes*; empty if all is."""
+    """Return what is not in *after* as it was in *before*, except for *changes*; empty if everything is."""
     meant = {name: entry for name, entry in before.servers.items() if name not in changes}
     names = [name for name in after.servers if name not in changes]
     wanted = {name: entry for name, entry in changes.items() if entry is not None}
@@ -668,7 +669,7 @@ def _text(data: bytes, form: Format, where: str) -> Text:
 
 
 def _entry(name: str, entry: JsonValue | None, shape: Shape, where: str) -> JsonValue | None:
-    """*entry* as it is in the file."""
+    """Return *entry* as it is in the file."""
     shown = f"{where}: {printable(name)}"
     _check({name: entry}, where)
     if entry is None or shape == "map":
@@ -681,13 +682,13 @@ def _entry(name: str, entry: JsonValue | None, shape: Shape, where: str) -> Json
 
 
 def _check(servers: Mapping[str, JsonValue], where: str) -> None:
-    """See that the *servers* hold nothing that could not be compared, recorded and shown."""
+    """Check that the *servers* contain nothing that cannot be compared, recorded and shown."""
     for name, entry in servers.items():
         try:
             check_json({name: entry})
         except ValueError as error:
             fault = str(error)
-            if fault.startswith(("'", '"')):  # It quotes the text, which may be a secret.
+            if fault.startswith(("'", '"')):  # it quotes the text, which may be a secret
                 fault = "a text in it holds a character that cannot be written (NUL or half a surrogate pair)"
             raise InvalidConfig(f"{where}: {printable(name)}: cannot be used: {fault}") from None
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The errors of signed configurations: classes of the one table, each with its code."""
+"""Errors of signed configurations, each with its code."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ INTERNAL: Final = "internal_error"
 
 
 class ClientNotFound(NotFound):
-    """No client family of that id."""
+    """There is no client family with that id."""
 
     code = "client_not_found"
 
@@ -27,7 +27,7 @@ class ClientNotFound(NotFound):
 
 
 class ProfileNotFound(NotFound):
-    """The client has no profile of that id."""
+    """The client has no profile with that id."""
 
     code = "profile_not_found"
 
@@ -37,7 +37,7 @@ class ProfileNotFound(NotFound):
 
 
 class ArtifactNotFound(NotFound):
-    """No configuration of that id was published for the client and profile."""
+    """No configuration with that id was published for the client and profile."""
 
     code = "artifact_not_found"
 
@@ -47,25 +47,25 @@ class ArtifactNotFound(NotFound):
 
 
 class NothingPublished(NotFound):
-    """No configuration at all was published for the client and profile, and who asks may not publish one."""
+    """No configuration was published for the client and profile, and the caller may not publish one."""
 
     code = "artifact_not_found"
 
 
 class ServerNotFound(NotFound):
-    """No installed server, or none in the draft, of that id."""
+    """No server with that id is installed, or in the draft."""
 
     code = "server_not_found"
 
 
 class ResourceNotFound(NotFound):
-    """No resource of that URI."""
+    """There is no resource with that URI."""
 
     code = "invalid_input"
 
 
 class InvalidInput(InvalidArgument):
-    """The arguments are not what the tool takes."""
+    """The arguments are invalid."""
 
     code = "invalid_input"
 
@@ -75,13 +75,13 @@ class InvalidInput(InvalidArgument):
 
 
 class SignatureError(IntegrityMismatch):
-    """A key cannot be used, or a signature or content is not what was signed."""
+    """A key cannot be used, or a signature or content is not as it was signed."""
 
     code = "signature_error"
 
 
 class ValidationFailed(InvalidConfig):
-    """A configuration has faults that keep it from being published."""
+    """A configuration has faults that prevent its publication."""
 
     code = "validation_failed"
 
@@ -91,7 +91,7 @@ class ValidationFailed(InvalidConfig):
 
 
 class PolicyViolation(NotAuthorized):
-    """The policy forbids what a configuration holds."""
+    """The policy forbids part of a configuration."""
 
     code = "policy_violation"
 
@@ -101,7 +101,7 @@ class PolicyViolation(NotAuthorized):
 
 
 def error_object(fault: McpdError) -> dict[str, JsonValue]:
-    """*fault* as the object that tools answer with: ``error``, ``message`` and what belongs to the code."""
+    """Return *fault* as the object in results of tools: ``error``, ``message`` and further members."""
     members: dict[str, JsonValue] = getattr(fault, "members", {})
     usual = InvalidInput.code if isinstance(fault, InvalidArgument | InvalidConfig) else INTERNAL
     return {"error": str(getattr(fault, "code", usual)), "message": fault.message, **members}

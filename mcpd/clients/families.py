@@ -131,7 +131,7 @@ class _Entry(Part):
     """Fields of one kind of entry."""
 
     name: Name | None = None
-    """The field that repeats the server's name."""
+    """Field that repeats the server's name."""
     marks: dict[Name, Annotated[tuple[str, ...], Field(min_length=1)]] = Field(default_factory=dict)
     """Fields that identify this kind: the first value is written, all are accepted."""
     constants: dict[Name, JsonValue] = Field(default_factory=dict)
@@ -164,7 +164,7 @@ class Stdio(_Entry):
     @model_validator(mode="before")
     @classmethod
     def _nothing(cls, data: object) -> object:
-        """TOML has no null."""
+        """Turn ``""`` into None: TOML has no null."""
         if isinstance(data, dict):
             return {key: None if value == "" and key in {"args", "env"} else value for key, value in data.items()}
         return data
@@ -194,7 +194,7 @@ class Remote(_Entry):
     @model_validator(mode="before")
     @classmethod
     def _nothing(cls, data: object) -> object:
-        """TOML has no null."""
+        """Turn ``""`` into None: TOML has no null."""
         if isinstance(data, dict) and data.get("headers") == "":
             return {**data, "headers": None}
         return data
@@ -242,12 +242,12 @@ class Tools(Part):
 
 
 class Family(DataFile):
-    """A family of MCP clients: where its file lies, how its entries are written, and what it can do."""
+    """A family of MCP clients: where its file is, how its entries are written, and what it supports."""
 
     name: Line
     platform: Literal["macos", "windows", "linux", "cross-platform"]
     config_location: Line | None = None
-    """The file as listings show it; where it really is, :attr:`file` says."""
+    """The file as listings show it; its real path is in :attr:`file`."""
     homepage: Annotated[str, Field(pattern=r"^(https://[^\s\x00-\x1f\x7f]+)?$")] = ""
     notes: Annotated[str, Field(max_length=2000, pattern=r"^[^\x00-\x08\x0b-\x1f\x7f]*$")] = ""
     profiles: Annotated[tuple[ProfileId, ...], Field(min_length=1)]
@@ -473,24 +473,24 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class _Look:
-    """What a directory held when it was looked at."""
+    """State of a directory when it was scanned."""
 
     files: tuple[tuple[str, Signature | None], ...]
     problem: str
     stable: bool
-    """Whether a later change cannot go unnoticed."""
+    """True if a later change cannot go unnoticed."""
 
 
 class DataFiles(Generic[T]):
-    """``NAME.toml`` of several directories, by rising precedence: a file replaces the same NAME of lower ones.
+    """``NAME.toml`` in several directories, by rising precedence: a file replaces the same NAME of lower ones.
 
-    A file that cannot be used is a problem, and hides nothing. What was read is kept until a file changes.
+    An invalid file is a problem, and hides nothing. The result is kept until a file changes.
     """
 
     def __init__(
         self, directories: Sequence[Path], parse: Callable[[str, Mapping[str, object], str], T], what: str
     ) -> None:
-        """*parse* takes NAME, the content and the file's path; *what* NAME is of, for messages."""
+        """*parse* takes NAME, the content and the file's path; *what* says in messages what NAME names."""
         self._directories = tuple(directories)
         self._parse = parse
         self._what = what
@@ -499,7 +499,7 @@ class DataFiles(Generic[T]):
         self._problems: list[str] = []
 
     def read(self) -> tuple[Mapping[str, T], list[str]]:
-        """What there is by NAME, and the problems."""
+        """Return the parsed files by NAME, and the problems."""
         seen = [self._look(directory) for directory in self._directories]
         if seen != self._seen:
             self._load(seen)
@@ -507,7 +507,7 @@ class DataFiles(Generic[T]):
         return self._found, self._problems
 
     def _look(self, directory: Path) -> _Look:
-        """os, as this is for every call, and pathlib would take most of its time."""
+        """Scan *directory*, with os instead of pathlib, which would take most of the time of a call."""
         try:
             with os.scandir(directory) as entries:
                 names = [each.path for each in entries if each.name.endswith(".toml") and each.name[0] != "."]
@@ -554,7 +554,7 @@ class DataFiles(Generic[T]):
 
 
 def _status(path: str) -> os.stat_result | None:
-    """What is known of the file *path*; None if that cannot be said, as for a symlink that leads nowhere."""
+    """Return the status of the file *path*; None if it has none, as for a dangling symlink."""
     try:
         return os.stat(path)  # noqa: PTH116 - as above
     except OSError:
@@ -562,7 +562,7 @@ def _status(path: str) -> os.stat_result | None:
 
 
 def packaged(name: str) -> Path:
-    """Where the data files *name* are that come with mcpd: inside the package, or beside it in a source tree."""
+    """Return the directory of mcpd's own data files *name*: in the package, or beside it in a source tree."""
     inside = Path(str(files("mcpd.clients") / "data" / name))
     return inside if inside.is_dir() else Path(__file__).parents[2] / "data" / name
 
@@ -571,30 +571,30 @@ class Families:
     """All client families."""
 
     def __init__(self, directories: Sequence[Path]) -> None:
-        """*directories* by rising precedence; one that is missing is empty."""
+        """*directories* are in order of rising precedence; a missing one is empty."""
         self._files = DataFiles(directories, Family.parse, "client")
 
     @classmethod
     def of(cls, paths: Paths, scope: Scope) -> Families:
-        """Those of *scope*."""
+        """Open the families of *scope*."""
         own = [paths.user.clients] if scope is Scope.USER else []
         return cls([packaged("clients"), paths.vendor_clients, paths.system.clients, *own])
 
     @property
     def problems(self) -> list[str]:
-        """One line for every file that cannot be used."""
+        """One line for each invalid file."""
         return list(self._files.read()[1])
 
     def all(self) -> list[Family]:
-        """Every family: :data:`FIRST` first, then by id."""
+        """Return every family: :data:`FIRST` first, then by id."""
         found, _ = self._files.read()
         first = [found[family_id] for family_id in FIRST if family_id in found]
         return first + [found[family_id] for family_id in sorted(found.keys() - set(FIRST))]
 
     def get(self, client_id: str) -> Family:
-        """The family *client_id*.
+        """Return the family *client_id*.
 
-        Raises :class:`~mcpd.clients.errors.ClientNotFound`, which knows the others.
+        Raises :class:`~mcpd.clients.errors.ClientNotFound`.
         """
         found, _ = self._files.read()
         if client_id not in found:

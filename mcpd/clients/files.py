@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""A client's file: where it is, whether it may be replaced, and its replacement if it still is what was read.
+"""The file of a client: where it is, whether it may be replaced, and its replacement if it has not changed.
 
-Clients write their files whenever they like and know no lock. So the new file changes places with the old one in one
-step, and what comes out is looked at before it is dropped: if somebody wrote meanwhile, it goes back.
+Clients write their files at any time and know no lock. So the new file is exchanged with the old one in one step, and
+the old one is examined before it is removed: if it was written meanwhile, it is put back.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ _PRIVATE: Final = 0o700
 
 
 def client_file(family: Family, home: Path, environ: Mapping[str, str], given: Path | None = None) -> Path:
-    """The file of *family* for the user whose directory is *home*: *given*, else the first that exists, else the usual.
+    """Return the file of *family* for the user with the directory *home*: *given*, else the first that exists.
 
-    *environ* are the variables that move it. Raises :class:`~mcpd.errors.NotSupported` for a client that has none on
+    *environ* has the variables that move it. Raises :class:`~mcpd.errors.NotSupported` for a client without a file on
     Linux.
     """
     if given is not None:
@@ -57,15 +57,15 @@ def client_file(family: Family, home: Path, environ: Mapping[str, str], given: P
 
 
 def is_there(path: Path) -> bool:
-    """Whether there is something at *path*, if only a symlink that leads nowhere."""
+    """Return True if *path* exists, even as a dangling symlink."""
     return os.path.lexists(path)
 
 
 def real_place(path: Path) -> Path:
-    """*path* by one name: its directory without symlinks, so that a file has one history.
+    """Return *path* with symlinks in its directory resolved, so that a file has one history.
 
-    The last part stays as it is, for a symlink there is to be seen. Raises :class:`~mcpd.errors.InvalidArgument` for
-    what cannot be the name of a file.
+    The last part is not resolved, so that a symlink there is noticed. Raises :class:`~mcpd.errors.InvalidArgument` for
+    an invalid name of a file.
     """
     text = str(path)
     if not path.name or path.name == ".." or "\0" in text or any("\ud800" <= char <= "\udfff" for char in text):
@@ -74,14 +74,14 @@ def real_place(path: Path) -> Path:
 
 
 def missing_directories(path: Path, home: Path) -> list[Path]:
-    """The directories that have to be made for the file *path*, the outermost first.
+    """Return the directories to create for the file *path*, outermost first.
 
-    Raises :class:`~mcpd.errors.InvalidConfig` if they are not below *home*, for a file elsewhere that lies in no
-    directory is a misspelt one, and if root would leave its own file in a user's directory.
+    Raises :class:`~mcpd.errors.InvalidConfig` if they are not below *home*, as a path elsewhere in a missing directory
+    is a misspelt one, and if root would leave its own file in a user's directory.
     """
     missing = [parent for parent in path.parents if not is_there(parent)]
     above = missing[-1].parent if missing else path.parent
-    with suppress(OSError):  # Whoever goes on will be told.
+    with suppress(OSError):  # reported when the file is written
         owner = above.stat().st_uid
         if os.geteuid() == 0 and owner != 0:
             raise InvalidConfig(f"{path}: lies in a directory of another user (uid {owner}); run this as that user")
@@ -91,7 +91,7 @@ def missing_directories(path: Path, home: Path) -> list[Path]:
 
 
 def make_directories(directories: Iterable[Path]) -> None:
-    """Make each of them, for its owner alone. Raises :class:`~mcpd.errors.McpdError`."""
+    """Create each of them, for its owner only. Raises :class:`~mcpd.errors.McpdError`."""
     for directory in directories:
         try:
             with suppress(FileExistsError):
@@ -102,27 +102,27 @@ def make_directories(directories: Iterable[Path]) -> None:
 
 
 def remove_directories(directories: Sequence[Path]) -> None:
-    """Remove what :func:`make_directories` made, as far as nothing has been put there since."""
+    """Remove the directories that :func:`make_directories` created, if they are empty."""
     for directory in reversed(directories):
-        with suppress(OSError):  # Somebody uses it, or removed it: both is as well.
+        with suppress(OSError):  # not empty, or already removed
             directory.rmdir()
 
 
 NEW_MODE: Final = 0o600
-"""Of a file that was not there: it may come to hold secrets."""
+"""Mode of a new file, which may come to contain secrets."""
 READ: Final = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_NOFOLLOW | os.O_CLOEXEC
-"""How it is opened: nothing is followed, and nothing waits."""
+"""Flags for opening it: follow nothing, wait for nothing."""
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """A client's file as it was when it was read."""
+    """A client's file when it was read."""
 
     path: Path
     data: bytes | None = field(repr=False)
     """None if there was no file."""
     mode: int
-    """Its permission bits; those that it will get, if there was none."""
+    """Its permissions, or those that a new file will get."""
     uid: int
     gid: int
     signature: Signature | None
@@ -134,15 +134,15 @@ class Snapshot:
 
 
 def digest(data: bytes | None) -> str | None:
-    """The SHA-256 of *data*, in hexadecimal; None if there is none."""
+    """Return the SHA-256 of *data*, in hexadecimal; None for None."""
     return None if data is None else hashlib.sha256(data).hexdigest()
 
 
 def snapshot(path: Path) -> Snapshot:
-    """The client's file at *path*, which may be missing.
+    """Return the client's file at *path*, which may be missing.
 
-    Raises :class:`~mcpd.errors.InvalidConfig` for a symlink, for what is not a regular file, has several names, is
-    somebody else's or larger than 8 MiB, :class:`~mcpd.errors.Busy` if it is being written, and another
+    Raises :class:`~mcpd.errors.InvalidConfig` for a symlink, for a file that is not regular, has several names, belongs
+    to another user or is larger than 8 MiB, :class:`~mcpd.errors.Busy` if it is being written, and another
     :class:`~mcpd.errors.McpdError` if it cannot be read.
     """
     path = real_place(path)
@@ -158,7 +158,7 @@ def snapshot(path: Path) -> Snapshot:
 
 @contextmanager
 def opened(path: Path) -> Iterator[int]:
-    """The directory *path*, which has become no symlink since it was looked up; raises OSError."""
+    """Open the directory *path*, which must not have become a symlink; raises OSError."""
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         yield descriptor
@@ -167,7 +167,7 @@ def opened(path: Path) -> Iterator[int]:
 
 
 def _read(directory: int, name: str, path: Path) -> tuple[bytes, os.stat_result]:
-    # Looked at before it is opened, for opening a device may do something.
+    # Checked before it is opened: opening a device may have effects.
     check(os.stat(name, dir_fd=directory, follow_symlinks=False), path)
     descriptor = os.open(name, READ, dir_fd=directory)
     try:
@@ -184,7 +184,7 @@ def _read(directory: int, name: str, path: Path) -> tuple[bytes, os.stat_result]
 
 
 def contents(descriptor: int) -> bytes:
-    """What the file holds, as far as it is no larger than it may be, and one byte more; raises OSError."""
+    """Return the content of the file up to the size limit, and one byte more; raises OSError."""
     parts, place = [], 0
     while place <= MAX_FILE and (part := os.pread(descriptor, MAX_FILE + 1 - place, place)):
         parts.append(part)
@@ -193,7 +193,7 @@ def contents(descriptor: int) -> bytes:
 
 
 def check(status: os.stat_result, path: Path) -> None:
-    """Raise :class:`~mcpd.errors.InvalidConfig` unless the file is one that may be replaced."""
+    """Raise :class:`~mcpd.errors.InvalidConfig` unless the file may be replaced."""
     if stat.S_ISLNK(status.st_mode):
         real = os.path.realpath(path)
         raise InvalidConfig(
@@ -219,15 +219,15 @@ def _too_large(path: Path) -> InvalidConfig:
 
 
 _OTHERS: Final = ("security.", "trusted.")
-"""Attributes that the system sets on new files as it sees fit."""
+"""Attributes that the system sets on new files by itself."""
 _NOT_MINE: Final = frozenset({errno.EPERM, errno.EACCES, errno.EINVAL})
-"""What giving a file to a group ends with that one is not in, or that a container does not have."""
+"""Errors of giving a file to a group that the caller is not in, or that a container does not have."""
 
 
 def is_being_written(descriptor: int) -> bool:
-    """Whether anybody has the file open for writing; False also where that cannot be asked."""
+    """Return True if the file is open for writing; False also if that is unknown."""
     try:
-        # Whoever opened it right now would end this process by SIGIO; nobody minds SIGURG.
+        # A lease break would kill this process by SIGIO; SIGURG is ignored.
         fcntl.fcntl(descriptor, fcntl.F_SETSIG, signal.SIGURG)
         fcntl.fcntl(descriptor, fcntl.F_SETLEASE, fcntl.F_RDLCK)
     except BlockingIOError:
@@ -239,7 +239,7 @@ def is_being_written(descriptor: int) -> bool:
 
 
 def copy_attributes(source: int, target: int, path: Path) -> None:
-    """Give *target* the group and the extended attributes, access lists among them, of *source*, the file at *path*.
+    """Give *target* the group and the extended attributes, including access lists, of *source*, the file at *path*.
 
     Raises :class:`~mcpd.errors.ReadOnly` for a group that the caller may not give it, and OSError.
     """
@@ -286,7 +286,7 @@ def _attributes(descriptor: int) -> dict[str, bytes]:
 
 @contextmanager
 def _tolerating(name: str) -> Iterator[None]:
-    """Go on where a user may not set the attribute *name*."""
+    """Ignore that a user may not set the attribute *name*."""
     try:
         yield
     except OSError as error:
@@ -295,18 +295,18 @@ def _tolerating(name: str) -> Iterator[None]:
 
 
 def temp_name(path: Path) -> str:
-    """A name, beside *path*, for a file that is to take its place."""
+    """Return a name, beside *path*, for its replacement."""
     return f".{path.name[:40]}.{secrets.token_hex(6)}{TEMP_MARK}"
 
 
 def replace(before: Snapshot, data: bytes | None, *, mode: int | None = None, temp: str = "") -> None:
     """Put *data* in place of the file *before*, or remove it if *data* is None.
 
-    The new file has the owner, group, permissions and extended attributes of the old one; *mode* says otherwise. *temp*
-    is the name, from :func:`temp_name`, under which it is written. The caller holds the lock of the deployments and
-    has made the directory. Whatever happens, the old or the new file is there whole.
+    The new file has the owner, group, permissions (or *mode*) and extended attributes of the old one. *temp* is the
+    name, from :func:`temp_name`, under which it is written. The caller holds the lock of the deployments and has
+    created the directory. Whatever happens, the whole old or new file is there.
 
-    Raises :class:`~mcpd.errors.Busy` if the file is not *before* any more, which then stays as it is, and another
+    Raises :class:`~mcpd.errors.Busy` if the file is not *before* any more, and leaves it then, and another
     :class:`~mcpd.errors.McpdError` if it cannot be written.
     """
     path, temp = before.path, temp or temp_name(before.path)
@@ -325,25 +325,25 @@ def replace(before: Snapshot, data: bytes | None, *, mode: int | None = None, te
 
 
 def settle(path: Path, temp: str, old: str | None, new: str | None, written: bytes | None) -> bool | None:
-    """Whether a :func:`replace` that was killed had happened; None if that cannot be told any more.
+    """Return whether a :func:`replace` that was killed had happened; None if that is unknown.
 
-    *old* and *new* are the digests of what was there and of what was to come, *written* that itself if it is known.
-    What the killed one left under *temp* is removed, and put back if it is somebody's edit that was caught in between.
+    *old* and *new* are the digests of the old and the new content, *written* is the new content if known. The file that
+    the killed process left as *temp* is removed, or put back if it is an edit that was caught in between.
     """
     path = real_place(path)
     try:
         with opened(path.parent) as directory:
             change = _Change(directory, Snapshot(path, None, NEW_MODE, -1, -1, None), temp)
             return change.settle(old, new, written)
-    except FileNotFoundError:  # The directory is not there.
+    except FileNotFoundError:  # no directory
         return True if new is None else False if old is None else None
-    except (OSError, McpdError):  # What cannot be cleared away does no harm.
+    except (OSError, McpdError):  # a file that is left behind does no harm
         return None
 
 
 @dataclass(frozen=True, slots=True)
 class _Change:
-    """The steps of one replacement; OSError is the caller's."""
+    """The steps of one replacement; the caller handles OSError."""
 
     directory: int
     before: Snapshot
@@ -371,7 +371,7 @@ class _Change:
             self._stage(data, stat.S_IMODE(status.st_mode) if mode is None else mode, source)
             try:
                 swapped = rename_with(RENAME_EXCHANGE, self.temp, self.name, self.directory)
-                if not swapped:  # All that can be done on such a file system.
+                if not swapped:  # the file system cannot exchange files
                     with self._open(self.name) as again:
                         self._expect(again)
                     os.rename(self.temp, self.name, src_dir_fd=self.directory, dst_dir_fd=self.directory)
@@ -395,7 +395,7 @@ class _Change:
         self._take_out(None)
 
     def _take_out(self, data: bytes | None) -> None:
-        """Drop what came out under the temporary name if it is what was read, else put it back in place of *data*."""
+        """Remove the file that was exchanged if it is what was read, else put it back in place of *data*."""
         if self._rests(self.temp, self.before.digest):
             self._drop()
             return
@@ -403,7 +403,7 @@ class _Change:
         raise self._busy()
 
     def _put_back(self, new: str | None) -> None:
-        """Undo the step that put what has the digest *new* in place."""
+        """Undo the step that put the content with the digest *new* in place."""
         fault = "was written twice meanwhile by other programs"
         try:
             if new is None:
@@ -413,13 +413,13 @@ class _Change:
             if self._rests(self.temp, new):
                 self._drop()
                 return
-            rename_with(RENAME_EXCHANGE, self.temp, self.name, self.directory)  # What was written last belongs there.
+            rename_with(RENAME_EXCHANGE, self.temp, self.name, self.directory)  # the last write wins
         except FileExistsError:
             pass
         except FileNotFoundError:
             if new is None:
                 raise
-            self._put_back(None)  # The client removed ours at once.
+            self._put_back(None)  # the client removed the new file
             return
         except OSError as error:
             fault = f"was written meanwhile by another program, and cannot be put back ({error.strerror})"
@@ -428,7 +428,7 @@ class _Change:
         )
 
     def _move(self, source: str, place: str) -> None:
-        """Raises FileExistsError if there is something at *place*."""
+        """Rename; raises FileExistsError if there is something at *place*."""
         if not rename_with(RENAME_NOREPLACE, source, place, self.directory):
             os.link(source, place, src_dir_fd=self.directory, dst_dir_fd=self.directory, follow_symlinks=False)
             os.unlink(source, dir_fd=self.directory)
@@ -445,7 +445,7 @@ class _Change:
             if now == new:
                 self._put_back(new)
                 return False
-            if written is not None and written.startswith(left):  # It was being written.
+            if written is not None and written.startswith(left):  # it was being written
                 self._drop()
         if now == new:
             return True
@@ -484,12 +484,12 @@ class _Change:
             os.close(descriptor)
 
     def _expect(self, descriptor: int) -> None:
-        """Raise Busy unless the file *descriptor* holds what was read."""
+        """Raise Busy unless the file *descriptor* has the content that was read."""
         if contents(descriptor) != self.before.data:
             raise self._busy()
 
     def _rests(self, name: str, content: str | None) -> bool:
-        """Whether the file *name* is what has the digest *content*, and nobody is about to write to it."""
+        """Return True if the file *name* has the digest *content*, and nobody is about to write to it."""
         try:
             with self._open(name) as descriptor:
                 return (
@@ -501,7 +501,7 @@ class _Change:
             return False
 
     def _content(self, name: str) -> bytes | None:
-        """What the regular file *name* holds, None for anything else."""
+        """Return the content of the regular file *name*, None for anything else."""
         try:
             with self._open(name) as descriptor:
                 return contents(descriptor) if stat.S_ISREG(os.fstat(descriptor).st_mode) else None

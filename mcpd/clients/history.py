@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What was deployed where, and what was there before: one file per client, and the contents beside it.
+"""History of deployments: one file per client, and the contents of files beside it.
 
-``<client>.json`` lists the deployments, newest first. ``backups/<sha256>`` hold contents; they may hold secrets of the
-user's, so nobody else may read them.
+``<client>.json`` lists the deployments, newest first. ``backups/<sha256>`` are contents; they may include secrets of
+the user, so nobody else may read them.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
 KEPT: Final = 10
-"""Deployments of one file that are remembered."""
+"""Deployments of one file that are kept."""
 MOST: Final = 2_000
-"""Deployments of one client that are, to whatever number of files in projects."""
+"""Deployments of one client that are kept, to any number of files in projects."""
 
 _CLIENT: Final = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}", re.ASCII)
 _DIGEST: Final = re.compile(r"[0-9a-f]{64}", re.ASCII)
@@ -44,7 +44,7 @@ Mode = Annotated[int, Field(ge=0, le=0o7777)]
 
 
 class Part(BaseModel):
-    """A table of the history; what a later version adds is kept."""
+    """A table of the history; unknown keys of later versions are kept."""
 
     model_config = ConfigDict(extra="allow", frozen=True)
 
@@ -64,24 +64,24 @@ class Record(Part):
     changes: tuple[str, ...]
     """Names of the entries that it put, replaced or removed."""
     servers: tuple[str, ...]
-    """Names of the entries that are mcpctl's since then."""
+    """Names of the entries that mcpctl manages since then."""
     entries: Digest
-    """Those entries."""
+    """Digest of those entries."""
     entries_before: Digest
-    """Those that were before."""
+    """Digest of those managed before."""
     before: Digest | None
-    """What the file held, None if there was none."""
+    """Digest of the file's content before, None if there was no file."""
     before_mode: Mode
     after: Digest | None
     after_mode: Mode
     made: tuple[Place, ...] = ()
-    """Directories that were made for the file."""
+    """Directories that were created for the file."""
     undone_at: str | None = None
     saved: Digest | None = None
-    """What the file held when the deployment was undone, if that was not what it had left."""
+    """Digest of the file's content at the undo, if it differed from what the deployment had left."""
 
     def contents(self) -> set[str]:
-        """The contents that it needs."""
+        """Return the digests of the contents that it needs."""
         given = (self.entries, self.entries_before, self.before, self.saved)
         return {each for each in given if each is not None}
 
@@ -91,13 +91,13 @@ class Pending(Part):
 
     record: Record
     temp: TempName
-    """Under this name the new file was written."""
+    """Name under which the new file was written."""
     old: Digest | None
     new: Digest | None
 
 
 class State(Part):
-    """All that is known of one client."""
+    """The history of one client."""
 
     version: Literal[1] = 1
     deployments: tuple[Record, ...] = ()
@@ -105,16 +105,16 @@ class State(Part):
     pending: Pending | None = None
 
     def of(self, file: Path) -> list[Record]:
-        """The deployments of *file*, newest first."""
+        """Return the deployments to *file*, newest first."""
         return [each for each in self.deployments if each.file == str(file)]
 
     def active(self, file: Path | None = None) -> Record | None:
-        """The newest deployment, of *file*, that was not undone."""
+        """Return the newest deployment, to *file* if given, that is not undone."""
         given = self.deployments if file is None else self.of(file)
         return _active(given)
 
     def standing(self) -> list[Record]:
-        """Of each file the newest deployment that was not undone, the newest first."""
+        """Return for each file the newest deployment that is not undone, newest first."""
         found: dict[str, Record] = {}
         for each in self.deployments:
             if each.undone_at is None:
@@ -122,18 +122,18 @@ class State(Part):
         return [*found.values()]
 
     def owned(self, file: Path) -> str | None:
-        """The digest of the entries in *file* that are mcpctl's, None if it never wrote there."""
+        """Return the digest of the entries in *file* that mcpctl manages, None if it never wrote there."""
         if (record := self.active(file)) is not None:
             return record.entries
         records = self.of(file)
         return records[-1].entries_before if records else None
 
     def next_number(self) -> int:
-        """The number for another deployment."""
+        """Return the number for another deployment."""
         return max((each.number for each in self.deployments), default=0) + 1
 
     def put(self, record: Record) -> State:
-        """With *record* in place of the one with its number, or as the newest; nothing is pending any more."""
+        """Return the state with *record* in place of the one with its number, or as the newest, and nothing pending."""
         rest = [each for each in self.deployments if each.number != record.number]
         every = sorted([*rest, record], key=lambda each: each.number, reverse=True)
         of_file = [each for each in every if each.file == record.file]
@@ -143,7 +143,7 @@ class State(Part):
         return self.model_copy(update={"deployments": tuple(kept[:MOST]), "pending": None})
 
     def contents(self) -> set[str]:
-        """The contents that it needs."""
+        """Return the digests of the contents that it needs."""
         needed = set().union(*(each.contents() for each in self.deployments))
         if self.pending is not None:
             given = (self.pending.old, self.pending.new)
@@ -164,21 +164,21 @@ class Deployment:
     deployed_at: str
     """ISO 8601."""
     servers: tuple[str, ...]
-    """Names of the entries that are mcpctl's since then."""
+    """Names of the entries that mcpctl manages since then."""
     changes: tuple[str, ...]
-    """Names of those that it put, replaced or removed."""
+    """Names of the entries that it put, replaced or removed."""
     created: bool
-    """Whether there was no file before."""
+    """True if there was no file before."""
     backup: Path | None
-    """Holds what the file was before."""
+    """File with the content before."""
     undone_at: str | None
     saved: Path | None
-    """Holds what was in the file when the deployment was undone, if it had been changed since."""
+    """File with the content at the undo, if it had been changed since the deployment."""
     warning: str = ""
-    """What could not be done beside it."""
+    """A failure that did not prevent it."""
 
     def to_json(self) -> dict[str, JsonValue]:
-        """For programs."""
+        """Return the JSON form."""
         return {
             "client_id": self.client_id,
             "number": self.number,
@@ -197,32 +197,32 @@ class Deployment:
 
 
 class History:
-    """The directory of all deployments of a user."""
+    """The directory with all deployments of a user."""
 
     def __init__(self, root: Path) -> None:
-        """Nothing is made at *root* until something is written."""
+        """Nothing is created at *root* until something is written."""
         self._root = root
         self._backups = root / "backups"
         self._lock = WriteLock(root / ".lock")
 
     def lock(self) -> AbstractContextManager[None]:
-        """Keeps other writers out; raises :class:`~mcpd.errors.Busy` if one keeps it too long."""
+        """Exclude other writers; raises :class:`~mcpd.errors.Busy` if one takes too long."""
         make_directory(self._root, 0o700)
         return self._lock.hold()
 
     @contextmanager
     def reading(self) -> Iterator[None]:
-        """Keeps writers out as :meth:`lock` does, where there is anything to read and that can be done."""
+        """Exclude writers like :meth:`lock`, if there is anything to read and that is possible."""
         with ExitStack() as stack:
             if self._root.is_dir():
-                with suppress(ReadOnly):  # So nobody writes there at all.
+                with suppress(ReadOnly):  # then nobody writes there
                     stack.enter_context(self.lock())
             yield
 
     def load(self, client_id: str) -> State:
-        """What is known of *client_id*.
+        """Return the state of *client_id*.
 
-        Raises :class:`~mcpd.errors.InvalidConfig`, naming the file and the way out, if it cannot be used.
+        Raises :class:`~mcpd.errors.InvalidConfig`, naming the file and the way out, if it is invalid.
         """
         path = self.file(client_id)
         try:
@@ -240,11 +240,11 @@ class History:
         write_atomic(self.file(client_id), _dump(state), _PRIVATE)
 
     def staged(self, client_id: str, state: State) -> Staged:
-        """*state*, written so far that putting it in place needs no more space."""
+        """Stage *state*, so that committing it needs no more space."""
         return Staged(self.file(client_id), _dump(state), _PRIVATE)
 
     def keep(self, data: bytes) -> str:
-        """Keep *data*; returns its digest. Raises :class:`~mcpd.errors.McpdError`."""
+        """Keep *data* and return its digest. Raises :class:`~mcpd.errors.McpdError`."""
         name = str(digest(data))
         path = self.path(name)
         if _found(path) != data:
@@ -253,11 +253,11 @@ class History:
         return name
 
     def keep_entries(self, entries: dict[str, JsonValue]) -> str:
-        """Keep *entries*; returns the digest by which :meth:`entries` finds them."""
+        """Keep *entries* and return the digest for :meth:`entries`."""
         return self.keep(json.dumps(entries, ensure_ascii=True, allow_nan=False).encode())
 
     def fetch(self, client_id: str, name: str) -> bytes:
-        """What was kept for *client_id* as *name*.
+        """Return the content that was kept for *client_id* as *name*.
 
         Raises :class:`~mcpd.errors.InvalidConfig`, naming the way out, if it is gone or damaged.
         """
@@ -269,7 +269,7 @@ class History:
         return data
 
     def entries(self, client_id: str, name: str | None) -> dict[str, JsonValue]:
-        """The entries of *client_id* that were kept as *name*, none for None. Raises what :meth:`fetch` does."""
+        """Return the entries of *client_id* that were kept as *name*; none for None. Raises as :meth:`fetch` does."""
         if name is None:
             return {}
         found: dict[str, JsonValue] = load_json(self.fetch(client_id, name), str(self.path(name)))
@@ -282,11 +282,11 @@ class History:
         )
 
     def path(self, name: str) -> Path:
-        """Where what is kept as *name* lies."""
+        """Return the path of the content *name*."""
         return self._backups / name
 
     def show(self, client_id: str, record: Record, warning: str = "") -> Deployment:
-        """*record* as it is handed out."""
+        """Return *record* as it is shown."""
         return Deployment(
             client_id=client_id,
             number=record.number,
@@ -305,7 +305,7 @@ class History:
         )
 
     def prune(self) -> None:
-        """Remove what no deployment needs any more; nothing, if one of the clients' files cannot be read.
+        """Remove contents that no deployment needs, unless the history of a client cannot be read.
 
         The caller holds the lock.
         """
@@ -315,7 +315,7 @@ class History:
                 if (_DIGEST.fullmatch(path.name) and path.name not in needed) or TEMP_NAME.fullmatch(path.name):
                     path.unlink()
         except (OSError, McpdError):
-            return  # They take up room, no more; the next change tries again.
+            return  # they only take up space; the next change tries again
 
     def _clients(self) -> Iterator[str]:
         for path in self._root.iterdir():
@@ -325,14 +325,14 @@ class History:
                 path.unlink()
 
     def file(self, client_id: str) -> Path:
-        """What holds all that is known of *client_id*. Raises :class:`~mcpd.errors.InvalidArgument` for no id."""
+        """Return the path for *client_id*. Raises :class:`~mcpd.errors.InvalidArgument` for an invalid id."""
         if not _CLIENT.fullmatch(client_id):
             raise InvalidArgument(f"{printable(client_id)!r} is not the id of a client")
         return self._root / f"{client_id}.json"
 
 
 def _dispensable(records: list[Record]) -> Record:
-    """Of the deployments of one file the one to forget: one that was undone, else the oldest."""
+    """Return the deployment of one file to forget: one that was undone, else the oldest."""
     undone = [each for each in records if each.undone_at is not None and each.saved is None]
     return undone[-1] if undone else next(each for each in reversed(records) if each is not _active(records))
 
@@ -342,7 +342,7 @@ def _active(records: Iterable[Record]) -> Record | None:
 
 
 def _dump(state: State) -> bytes:
-    """*state* as it is kept, without its oldest deployments where it would be too large to be read again."""
+    """Return *state* for the file, without its oldest deployments if it would be too large to be read again."""
     data = dump_json(state.model_dump(mode="json"))
     if len(data) <= MAX_FILE or len(state.deployments) < 2:
         return data

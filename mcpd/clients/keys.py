@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The keys that configurations are signed with: made at first use, replaced on demand.
+"""Keys that sign configurations: created at first use, replaced on demand.
 
-``keys/keys.json`` lists the public keys, the newest first; ``retired_at`` is null for the one in use. A rotation lists
-the new key, replaces the signing key, and only then retires the old one. So two keys without ``retired_at`` are a
-rotation that was interrupted: the signing key says how far it came, and whoever signs next ends it."""
+``keys/keys.json`` lists the public keys, newest first; ``retired_at`` is null for the one in use. A rotation lists the
+new key, replaces the signing key, and only then retires the old one. So two keys without ``retired_at`` are an
+interrupted rotation: the signing key tells how far it came, and the next signature completes it.
+"""
 
 from __future__ import annotations
 
@@ -35,13 +36,13 @@ if TYPE_CHECKING:
     from mcpd.files import Signature
 
 OVERLAP: Final = timedelta(days=30)
-"""How long signatures of a key are good after it was retired."""
+"""Time that signatures of a key stay valid after its retirement."""
 MAX_KEY: Final = 16 * 1024
 """Bytes of a file that holds one key."""
 MAX_LIST: Final = 1024 * 1024
 """Bytes of the list of keys."""
 KEPT: Final = 1000
-"""Keys that are listed, so that the list can always be read again; of more the oldest are dropped."""
+"""Keys that are listed; the oldest are dropped, so that the list can always be read again."""
 ANEW: Final = "'mcpctl client keys rotate' makes a new one"
 
 _RAW_SIZE: Final = 32
@@ -60,11 +61,11 @@ class Record(BaseModel):
 
     @property
     def expires_at(self) -> datetime | None:
-        """Until when its signatures are good."""
+        """End of the validity of its signatures."""
         return self.retired_at + OVERLAP if self.retired_at else None
 
     def retired(self, now: datetime) -> Record:
-        """This record, retired *now* unless it was before."""
+        """Return this record, retired *now* if it was not before."""
         return self if self.retired_at else Record(key_id=self.key_id, created_at=self.created_at, retired_at=now)
 
 
@@ -75,12 +76,12 @@ class _List(BaseModel):
 
 
 def id_of_key(public: Ed25519PublicKey) -> str:
-    """The id of a key: it says which one to check a signature with, and whether it is the right one."""
+    """Return the id of a key: it selects the key for a signature, and proves that it is the right one."""
     return "orchestration-" + hashlib.sha256(public.public_bytes_raw()).hexdigest()[:16]
 
 
 def parse_public_key(data: bytes, origin: str) -> Ed25519PublicKey:
-    """The public key in *data*, read from *origin*: PEM, or its 32 bytes.
+    """Return the public key in *data*, read from *origin*: PEM, or its 32 bytes.
 
     Raises :class:`~mcpd.clients.errors.SignatureError` for anything else.
     """
@@ -93,9 +94,9 @@ def parse_public_key(data: bytes, origin: str) -> Ed25519PublicKey:
 
 
 def parse_secret_key(data: bytes, path: Path) -> Ed25519PrivateKey:
-    """The signing key in *data*, read from *path*.
+    """Return the signing key in *data*, read from *path*.
 
-    Raises :class:`~mcpd.clients.errors.SignatureError` for anything else; nothing of *data* is said.
+    Raises :class:`~mcpd.clients.errors.SignatureError` for anything else, without a word of *data*.
     """
     try:
         return load_secret(data)
@@ -121,9 +122,9 @@ def check_signature(public: Ed25519PublicKey, data: bytes, signature: str, name:
 
 
 def parse_list(data: bytes, path: Path) -> tuple[Record, ...]:
-    """The keys in *data*, read from *path*, the newest first.
+    """Return the keys in *data*, read from *path*, newest first.
 
-    Raises :class:`~mcpd.clients.errors.SignatureError` for what is no such list.
+    Raises :class:`~mcpd.clients.errors.SignatureError` for an invalid list.
     """
     try:
         records = _List.model_validate(load_json(data, str(path))).keys
@@ -142,7 +143,7 @@ def parse_list(data: bytes, path: Path) -> tuple[Record, ...]:
 
 
 def dump_list(records: tuple[Record, ...]) -> bytes:
-    """What :func:`parse_list` reads."""
+    """Return the list that :func:`parse_list` reads."""
     keys = [
         {
             "key_id": record.key_id,
@@ -159,32 +160,32 @@ __all__ = ["OVERLAP", "KeyChange", "KeyRecord", "Keys", "id_of_key"]
 
 @dataclass(frozen=True, slots=True)
 class KeyChange:
-    """What :meth:`Keys.initialize` did."""
+    """Result of :meth:`Keys.initialize`."""
 
     key_id: str
     created: bool
     previous: str | None = None
     """The key that was in use before."""
     expires_at: str | None = None
-    """Until when signatures of the previous key are good."""
+    """End of the validity of signatures of the previous key."""
 
 
 @dataclass(frozen=True, slots=True)
 class KeyRecord:
-    """A key that signs, or did."""
+    """A current or former signing key."""
 
     key_id: str
     created_at: str
     retired_at: str | None
     """None for the one in use."""
     expires_at: str | None
-    """Until when its signatures are good; None for the one in use."""
+    """End of the validity of its signatures; None for the one in use."""
     path: Path
-    """Its public half, as PEM."""
+    """File with its public key, as PEM."""
 
 
 class Keys:
-    """The keys of one *tree*; *clock* gives the time, with its zone."""
+    """The keys of one *tree*; *clock* returns the time, with its zone."""
 
     def __init__(self, tree: Tree, clock: Callable[[], datetime]) -> None:
         self._tree = tree
@@ -195,22 +196,22 @@ class Keys:
         self._publics: dict[str, Ed25519PublicKey] = {}
 
     def sign(self, data: bytes) -> tuple[str, str]:
-        """The signature of *data* as Base64, and the id of the key, which is made if there is none.
+        """Return the signature of *data* as Base64, and the id of the key, which is created if there is none.
 
-        Raises :class:`~mcpd.clients.errors.SignatureError` for a signing key that is none, that others
-        may read, or that the public files do not belong to; :class:`~mcpd.errors.ReadOnly` for who may not sign.
+        Raises :class:`~mcpd.clients.errors.SignatureError` for a signing key that is invalid, that others may read, or
+        that does not match the public files; :class:`~mcpd.errors.ReadOnly` if the caller may not sign.
         """
         with self._tree.lock():
             secret = self._usable()
             return base64.b64encode(secret.sign(data)).decode("ascii"), id_of_key(secret.public_key())
 
     def current(self) -> str | None:
-        """The id of the key in use, None before the first use."""
+        """Return the id of the key in use, None before the first use."""
         live = _live(self._records())
         return live[-1] if live else None
 
     def check(self, key_id: str) -> None:
-        """Raise :class:`~mcpd.clients.errors.SignatureError` if signatures of that key are not good now.
+        """Raise :class:`~mcpd.clients.errors.SignatureError` if signatures of that key are not valid now.
 
         That costs one ``lstat``.
         """
@@ -219,16 +220,16 @@ class Keys:
     def verify(self, data: bytes, signature: str, key_id: str, *, expired: bool = False) -> None:
         """Raise :class:`~mcpd.clients.errors.SignatureError` unless that key signed *data*.
 
-        The key has to be known and, unless *expired* ones will do, in use or retired less than :data:`OVERLAP` ago.
+        The key must be known and, unless *expired* ones are accepted, in use or retired less than :data:`OVERLAP` ago.
         """
         self._record(key_id, expired=expired)
         check_signature(self._public(key_id), data, signature, key_id)
 
     def initialize(self, *, regenerate: bool = False) -> KeyChange:
-        """Make the keys if there are none, and what is missing of their public files; *regenerate* replaces the key.
+        """Create the keys, or public files that are missing; *regenerate* replaces the key.
 
-        Signatures of the old one are good for :data:`OVERLAP` more. Raises as :meth:`sign` does; *regenerate* is the
-        way out of a signing key that cannot be used.
+        Signatures of the old one stay valid for :data:`OVERLAP`. Raises as :meth:`sign` does; *regenerate* is the way
+        out of a signing key that cannot be used.
         """
         with self._tree.lock():
             if regenerate:
@@ -237,7 +238,7 @@ class Keys:
             return KeyChange(id_of_key(self._usable().public_key()), created=is_new)
 
     def listing(self) -> list[KeyRecord]:
-        """All keys, the newest first."""
+        """Return all keys, newest first."""
         return [
             KeyRecord(
                 key_id=record.key_id,
@@ -250,7 +251,7 @@ class Keys:
         ]
 
     def _usable(self) -> Ed25519PrivateKey:
-        """The signing key, made if there is none, with the public files that belong to it."""
+        """Return the signing key, created if there is none, with the public files that belong to it."""
         secret = self._load_secret()
         if secret is None:
             live = _live(self._records())
@@ -263,7 +264,7 @@ class Keys:
         return secret
 
     def _settle(self, public: Ed25519PublicKey) -> None:
-        """End what was interrupted, and write the public files that are missing."""
+        """Complete an interrupted rotation, and write missing public files."""
         name = id_of_key(public)
         records = self._records()
         live = _live(records)
@@ -288,7 +289,7 @@ class Keys:
         self._link("signing.pub", f"../{self._tree.verification_key.name}")
 
     def _settled(self, records: tuple[Record, ...], name: str) -> tuple[Record, ...]:
-        """*records* with *name* as the only one in use: newer ones never signed, it has replaced the older ones."""
+        """Return *records* with only *name* in use: newer ones never signed, and it has replaced older ones."""
         now = self._clock()
         at = next((index for index, record in enumerate(records) if record.key_id == name), None)
         if at is None:
@@ -296,7 +297,7 @@ class Keys:
         return (records[at], *(record.retired(now) for record in records[at + 1 :]))
 
     def _rotate(self) -> KeyChange:
-        """Replace the signing key, whatever is there; a full disk stops this before its first step."""
+        """Replace the signing key, whatever its state; a full disk stops this before its first step."""
         tree, now = self._tree, self._clock()
         records = (self._records() or self._adopted(now))[: KEPT - 1]
         live = _live(records)
@@ -325,7 +326,7 @@ class Keys:
         return KeyChange(new.key_id, created=True, previous=live[-1], expires_at=timestamp(now + OVERLAP))
 
     def _adopted(self, now: datetime) -> tuple[Record, ...]:
-        """The record of a signing key that is in no list; a broken one has signed nothing that could be checked."""
+        """Return the record of an unlisted signing key; an invalid one has signed nothing that could be verified."""
         try:
             secret = self._load_secret()
         except SignatureError:
@@ -352,7 +353,7 @@ class Keys:
         return parse_secret_key(data, self._secret)
 
     def _check_published(self, names: Collection[str]) -> None:
-        """Refuse verification keys that are none of *names*: whoever checks with them would find everything wrong."""
+        """Refuse verification keys other than *names*: verification with them would always fail."""
         for path in (self._tree.verification_key, self._tree.verification_key_raw):
             data = self._read(path)
             if data is None:
@@ -386,7 +387,7 @@ class Keys:
         return record
 
     def _public(self, name: str) -> Ed25519PublicKey:
-        """The key of that id, which is kept: its id is its hash, so it never changes."""
+        """Return the key with that id, which is cached: the id is its hash, so it never changes."""
         public = self._publics.get(name)
         if public is None:
             path = self._path(name)
@@ -405,7 +406,7 @@ class Keys:
         return self._tree.keys / f"{name}.pem"
 
     def _link(self, alias: str, target: str) -> None:
-        """A name that other implementations look for; what has it already is left alone."""
+        """Create a name that other implementations look for; an existing one is left alone."""
         path = self._tree.keys / alias
         try:
             with self._tree.directory(self._tree.keys) as directory, suppress(FileExistsError):
@@ -421,5 +422,5 @@ class Keys:
 
 
 def _live(records: tuple[Record, ...]) -> list[str]:
-    """The ids of those that are not retired: one, or while a rotation goes on its two, the newer first."""
+    """Return the ids of those that are not retired: one, or during a rotation two, the newer first."""
     return [record.key_id for record in records if record.retired_at is None]

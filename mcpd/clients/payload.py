@@ -26,17 +26,17 @@ if TYPE_CHECKING:
     from mcpd.store.index import InstalledServer
 
 ARTIFACT_ID: Final = re.compile(r"[a-f0-9]{64}", re.ASCII)
-"""What an artifact's id is; for ``fullmatch``."""
+"""Pattern of the id of an artifact; for ``fullmatch``."""
 
 _LEAVES: Final = (str, int, float, type(None))
 
 
 def canonical(value: JsonValue) -> bytes:
-    """The bytes of *value* that are hashed and signed.
+    """Return the bytes of *value* that are hashed and signed.
 
-    Raises :class:`~mcpd.clients.errors.InvalidInput` for what has no such bytes, or none that every
-    reader takes for the same value: numbers that are not finite or have thousands of digits, half a surrogate pair,
-    NUL, keys that are no text, and whatever is nested deeper than :data:`mcpd.model.base.MAX_DEPTH` levels.
+    Raises :class:`~mcpd.clients.errors.InvalidInput` for values without such bytes, or that readers take for different
+    values: numbers that are not finite or have thousands of digits, lone surrogates, NUL, keys that are not strings,
+    and nesting deeper than :data:`mcpd.model.base.MAX_DEPTH` levels.
     """
     try:
         _check_types(value)
@@ -48,17 +48,17 @@ def canonical(value: JsonValue) -> bytes:
 
 
 def id_of(payload: JsonValue) -> str:
-    """The id of *payload*: the SHA-256 of its :func:`canonical` bytes, as 64 hexadecimal digits."""
+    """Return the id of *payload*: the SHA-256 of its :func:`canonical` bytes, as 64 hexadecimal digits."""
     return hashlib.sha256(canonical(payload)).hexdigest()
 
 
 def timestamp(moment: datetime) -> str:
-    """*moment*, which knows its zone, as it is written and signed: ISO 8601 in UTC, microseconds and ``Z``."""
+    """Return the aware *moment* as it is written and signed: ISO 8601 in UTC, with microseconds and ``Z``."""
     return moment.astimezone(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 
 class _Payload(BaseModel):
-    """What every configuration is; whether its entries are right is another question (``validation``)."""
+    """The form of every configuration; its entries are checked by ``validation``."""
 
     model_config = ConfigDict(extra="allow", strict=True)
 
@@ -72,14 +72,14 @@ def _plausible(moment: datetime) -> datetime:
 
 
 Moment = Annotated[AwareDatetime, AfterValidator(_plausible)]
-"""A time in a file, which can be reckoned with and told in UTC."""
+"""A time in a file that can be calculated with and expressed in UTC."""
 
 
 def parse_payload(value: JsonValue, what: str) -> dict[str, JsonValue]:
-    """*value* if it is an object whose ``mcpServers`` is an object of objects; further keys stay.
+    """Return *value* if it is an object whose ``mcpServers`` is an object of objects; further keys stay.
 
-    *what* names it in messages. Raises :class:`~mcpd.clients.errors.InvalidInput` for anything else, and
-    for text, numbers and nesting that no artifact can hold.
+    *what* names it in messages. Raises :class:`~mcpd.clients.errors.InvalidInput` for anything else, and for text,
+    numbers and nesting that no artifact can contain.
     """
     if not isinstance(value, dict):
         raise InvalidInput(f"{what}: not an object with 'mcpServers'")
@@ -96,9 +96,9 @@ def parse_payload(value: JsonValue, what: str) -> dict[str, JsonValue]:
 
 
 def _check_types(value: object) -> None:
-    """Raise ValueError for what is not JSON but would be written as if it were: ``{1: …}`` becomes ``{"1": …}``.
+    """Raise ValueError for values that are not JSON but would be written as if they were: ``{1: …}``.
 
-    It looks as deep as :func:`~mcpd.model.check_json`, which refuses what goes on below.
+    It checks as deep as :func:`~mcpd.model.check_json`, which refuses deeper nesting.
     """
     level = [value]
     for _ in range(MAX_DEPTH):
@@ -121,11 +121,11 @@ SERVERS: Final = "mcpServers"
 COMMAND: Final = "mcpctl"
 RUN: Final = "run"
 TOKEN: Final = "MCPD_BRIDGE_TOKEN"  # noqa: S105 - the name of a variable
-"""The variable with the token for the bridge; ``mcpctl token`` tells its value."""
+"""Variable with the token for the bridge; ``mcpctl token`` prints its value."""
 BRIDGE: Final = "http://127.0.0.1:0"
-"""Stands for the bridge of the user who deploys a configuration, where each has another port.
+"""Stands for the bridge of the user who deploys a configuration, as each has another port.
 
-Nothing can listen on port 0, so a client that uses it as it is sends its token nowhere.
+Nothing can listen on port 0, so a client that uses it literally sends its token nowhere.
 """
 _MOST_NAMED: Final = 10
 """Servers that one warning names."""
@@ -133,18 +133,17 @@ _MOST_NAMED: Final = 10
 
 @dataclass(frozen=True, slots=True)
 class Generated:
-    """What the installed servers make."""
+    """Configuration made from the installed servers."""
 
     payload: dict[str, JsonValue]
     warnings: list[str] = field(default_factory=list)
-    """What the client cannot take, and what was done about it; one sentence each."""
+    """Limits of the client, and how they were met; one sentence each."""
 
 
 def generate(servers: Iterable[InstalledServer], family: Family, profile: Profile) -> Generated:
-    """The configuration of *profile* for the clients *family*: those of *servers* that can be used and belong to it.
+    """Return the configuration of *profile* for *family*: those of *servers* that are usable and belong to it.
 
-    The same servers make the same payload, in whatever order they come. Whether a server has all the values it needs
-    is not asked: they are set after a client got to know it, too.
+    The same servers make the same payload, in any order. Missing values are not checked: they can be set later.
     """
     maker = _Maker(family, profile)
     chosen = {server.id: server for server in servers if _belongs(server, profile)}
@@ -153,17 +152,17 @@ def generate(servers: Iterable[InstalledServer], family: Family, profile: Profil
 
 
 def run_entry(server_id: str) -> dict[str, JsonValue]:
-    """The entry of the installed server *server_id*: a client that has it starts the server through mcpd."""
+    """Return the entry of the installed server *server_id*, by which a client starts it through mcpd."""
     return {"command": COMMAND, "args": [RUN, server_id]}
 
 
 def uses_bridge(entries: Mapping[str, JsonValue]) -> bool:
-    """Return whether a URL in *entries* stands for the bridge of the user who deploys them."""
+    """Return True if a URL in *entries* stands for the bridge of the user who deploys them."""
     return rebased(entries, BRIDGE, "") != entries
 
 
 def rebased(entries: Mapping[str, JsonValue], old: str, new: str) -> dict[str, JsonValue]:
-    """Return *entries*, those with a URL of the bridge at *old* with that of the bridge at *new*."""
+    """Return *entries* with URLs of the bridge at *old* replaced by those of the bridge at *new*."""
     found = dict(entries)
     for name, entry in entries.items():
         url = entry.get("url") if isinstance(entry, dict) else None
@@ -183,7 +182,7 @@ def _belongs(server: InstalledServer, profile: Profile) -> bool:
 
 
 class _Maker:
-    """Makes the entries, and keeps what there is to say about them, each thing once."""
+    """Makes the entries, and collects warnings, each of them once."""
 
     def __init__(self, family: Family, profile: Profile) -> None:
         self._family = family
@@ -191,7 +190,7 @@ class _Maker:
         self._said: dict[str, list[str]] = {}
 
     def kept(self, server_ids: list[str]) -> list[str]:
-        """Those of *server_ids* that the client has room for."""
+        """Return those of *server_ids* that fit the client's limit."""
         most = self._family.limitations.max_servers
         if most is None or len(server_ids) <= most:
             return server_ids
@@ -200,7 +199,7 @@ class _Maker:
         return server_ids[:most]
 
     def entry(self, server_id: str) -> JsonValue:
-        """The entry of one server."""
+        """Return the entry of one server."""
         if self._profile.transport != "stdio" and (entry := self._url(server_id)) is not None:
             return entry
         entry = run_entry(server_id)
@@ -209,11 +208,11 @@ class _Maker:
         return entry
 
     def warnings(self) -> list[str]:
-        """One sentence for each thing to say, with the servers that it is about."""
+        """Return one sentence per warning, with the servers that it is about."""
         return [f"{text}: {_listed(server_ids)}" for text, server_ids in self._said.items()]
 
     def _url(self, server_id: str) -> dict[str, JsonValue] | None:
-        """The entry of the server as the bridge serves it; None if the client cannot be told so."""
+        """Return the entry of the server at the bridge; None if the client does not support that."""
         name, instead = self._family.name, f"started with '{COMMAND} {RUN}' instead"
         if "http" not in self._family.transports():
             self._say(f"{name} does not connect to URLs; {instead}", server_id)
@@ -231,7 +230,7 @@ class _Maker:
         }
 
     def _environment(self, server_id: str) -> dict[str, JsonValue]:
-        """The variables that the client passes on from its own environment."""
+        """Return the variables that the client passes from its own environment."""
         env: dict[str, JsonValue] = {}
         most = self._family.limitations.max_env_vars_per_server
         for variable in self._profile.variables_of(server_id):

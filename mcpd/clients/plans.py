@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What a deployment will do to a client's file: looked at, agreed to, and only then carried out."""
+"""Plans of deployments: the changes to a client's file, shown and confirmed before they are made."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ if TYPE_CHECKING:
 
 
 def holds(found: JsonValue, written: JsonValue) -> bool:
-    """Whether *found* is what was *written*, or that with members added."""
+    """Return True if *found* is what was *written*, possibly with members added."""
     if isinstance(written, dict) and isinstance(found, dict):
         return all(name in found and holds(found[name], value) for name, value in written.items())
     return same(found, written)
 
 
 def renewed(family: Family, written: JsonValue, found: JsonValue, wanted: JsonValue) -> JsonValue:
-    """The entry *wanted*, with what was added to *found* since it was *written*.
+    """Return the entry *wanted*, with what was added to *found* since it was *written*.
 
-    An entry that starts a program and one that names a URL have nothing in common that could be kept.
+    An entry that starts a program and one with a URL have nothing in common that could be kept.
     """
     if _is_remote(family, written) is not _is_remote(family, wanted):
         return wanted
@@ -44,7 +44,7 @@ def renewed(family: Family, written: JsonValue, found: JsonValue, wanted: JsonVa
 
 
 def merged(written: JsonValue, found: JsonValue, wanted: JsonValue) -> JsonValue:
-    """*wanted*, with the members of *found* that are not in *written*, in the order of *found*."""
+    """Return *wanted*, with the members of *found* that are not in *written*, in the order of *found*."""
     if not isinstance(found, dict) or not isinstance(wanted, dict):
         return wanted
     before = written if isinstance(written, dict) else {}
@@ -63,18 +63,18 @@ def merged(written: JsonValue, found: JsonValue, wanted: JsonValue) -> JsonValue
 
 
 def _is_remote(family: Family, entry: JsonValue) -> bool | None:
-    """None for an entry that cannot be read."""
+    """Return True for an entry with a URL; None for one that cannot be read."""
     canonical = from_client(family, {"entry": entry}).get("entry")
     return "url" in canonical if isinstance(canonical, dict) else None
 
 
 MASK: Final = "***"
 MOST_LINES: Final = 4_000
-"""Between the first and the last change; comparing more takes too long."""
+"""Lines between the first and the last change; comparing more takes too long."""
 LONGEST: Final = 400
-"""Characters of a line that are shown, but for what is deployed."""
+"""Characters of a line that are shown, except of deployed ones."""
 _SEEN: Final = 4_000
-"""Characters of a line that are looked at."""
+"""Characters of a line that are examined."""
 _CONTEXT: Final = 3
 
 _WORD: Final = re.compile(r""""(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'|[^\s{}\[\],:="']+|.""", re.DOTALL)
@@ -97,10 +97,10 @@ def difference(
     servers: Sequence[Mapping[str, JsonValue]],
     ours: Iterable[Mapping[str, JsonValue]],
 ) -> str:
-    """The unified difference between *old* and *new*, the file of *family* at *path*; empty if there is none.
+    """Return the unified diff of *old* and *new*, the file of *family* at *path*; empty if there is none.
 
-    *servers* are those in *old* and in *new*, *ours* those that were deployed there and those that are to be. Where
-    lines are too long or too many, the servers are compared as if each value had a line of its own.
+    *servers* are those in *old* and in *new*, *ours* those that were and those that will be deployed. If lines are too
+    long or too many, the servers are compared with one line per value.
     """
     if old == new:
         return ""
@@ -120,7 +120,7 @@ def _lines(data: bytes | None) -> list[str]:
 
 
 def _is_unwieldy(one: Sequence[str], other: Sequence[str]) -> bool:
-    """Whether comparing the lines would take too long, or show nobody anything."""
+    """Return True if comparing the lines would take too long, or would be unreadable."""
     first = next((n for n, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
     most = min(len(one), len(other)) - first
     pairs = zip(reversed(one), reversed(other), strict=False)
@@ -130,7 +130,7 @@ def _is_unwieldy(one: Sequence[str], other: Sequence[str]) -> bool:
 
 
 class _Known:
-    """What may be shown of a file."""
+    """The parts of a file that may be shown."""
 
     def __init__(
         self,
@@ -151,7 +151,7 @@ class _Known:
             self._words.update(_names(dict(entries)))
             if entries:
                 text = editing.edit(b"", *where, dict(entries), str(path)).decode("utf-8", "replace")
-                # In both forms, and whatever their length: nobody agrees to what they are not shown.
+                # In both forms and at any length: nobody consents to what they are not shown.
                 lines = [*text.splitlines(), *_rendered(entries)]
                 self._lines.update(line.strip().rstrip(",") for line in lines)
         for found in self._servers:
@@ -162,14 +162,14 @@ class _Known:
         self._names |= self._words
 
     def rendered(self, number: int) -> list[str]:
-        """The servers before or after, a value a line."""
+        """Return the servers before or after, one line per value."""
         value: JsonValue = self._servers[number]
         for part in reversed(self._key):
             value = {part: value}
         return _rendered(value)
 
     def masked(self, line: str) -> str:
-        """A *line* of the difference, its mark first."""
+        """Return a *line* of the diff, including its mark, with unknown values masked."""
         mark, text = line[:1], line[1:]
         if mark == "@" or text.strip().rstrip(",") in self._lines:
             return line
@@ -192,11 +192,11 @@ class _Known:
         return self._in_words(text)
 
     def _are_names(self, key: str) -> bool:
-        """Whether all parts of a dotted *key* are names."""
+        """Return True if all parts of a dotted *key* are names."""
         return all(part.strip("\"'") in self._names for part in _TOML_PART.findall(key))
 
     def _value(self, text: str) -> str:
-        """A value that needs no quotes."""
+        """Return a value that needs no quotes, masked if unknown."""
         return text if text.strip() in self._words else self._in_words(text)
 
     def _in_words(self, text: str) -> str:
@@ -220,7 +220,7 @@ class _Known:
         return _RUN.sub(MASK, "".join(shown))
 
     def _end_of_comment(self, words: Sequence[str], place: int) -> int:
-        """Where the comment ends that begins at *place*; 0 if none does."""
+        """Return where the comment ends that begins at *place*; 0 if none does."""
         if self._form in ("toml", "yaml"):
             return len(words) if words[place].startswith("#") else 0
         if words[place].startswith("/*") or (words[place].startswith("*") and not "".join(words[:place]).strip()):
@@ -254,7 +254,7 @@ def _walk(value: JsonValue) -> Iterator[JsonValue]:
 
 
 def _scalars(value: JsonValue) -> Iterator[str]:
-    """Texts and numbers, as they are written."""
+    """Yield strings and numbers, as they are written."""
     for found in _walk(value):
         if isinstance(found, str):
             yield found
@@ -269,7 +269,7 @@ def _names(value: JsonValue) -> Iterator[str]:
 
 
 def _placeholders(family: Family, value: JsonValue) -> Iterator[str]:
-    """Texts that are nothing but the name of a variable that the client fills in."""
+    """Yield strings that consist of a variable that the client substitutes."""
     for found in _walk(value):
         if isinstance(found, str):
             for field in ("env", "headers", "args", "url"):
@@ -279,7 +279,7 @@ def _placeholders(family: Family, value: JsonValue) -> Iterator[str]:
 
 
 def _programs(family: Family, servers: Mapping[str, JsonValue]) -> Iterator[str]:
-    """What the entries start, without arguments."""
+    """Yield the commands of the entries, without arguments."""
     for entry in from_client(family, servers).values():
         command = entry.get("command") if isinstance(entry, dict) else None
         if isinstance(command, str) and re.fullmatch(r"[\w@./+-]{1,128}", command, re.ASCII):
@@ -298,32 +298,32 @@ class Plan:
     snapshot: Snapshot
     """The file as it is."""
     new: bytes | None = field(repr=False)
-    """What it will be; None if there is none and none is needed."""
+    """Its new content; None if there is no file and none is needed."""
     diff: str
-    """For people, in the unified format; without what others keep in the file."""
+    """Unified diff for people, with other parts of the file masked."""
     added: list[str]
     changed: list[str]
     removed: list[str]
-    """Were deployed before and are no longer wanted."""
+    """Deployed before, and not wanted any more."""
     kept: list[str]
-    """In the file by hand, and also wanted: left as they are, unless taken over."""
+    """Added by the user under a wanted name: left as they are, unless taken over."""
     restored: list[str]
-    """Of those changed: somebody had changed in them what was deployed."""
+    """Those of :attr:`changed` that were changed by hand since their deployment."""
     left: list[str]
-    """No longer wanted, but somebody has made something else of them: left, and theirs from now on."""
+    """Not wanted any more, but changed by hand: left, and no longer managed."""
     entries: Mapping[str, JsonValue] = field(repr=False)
-    """What is wanted, in the client's form."""
+    """The wanted entries, in the client's dialect."""
     take_over: tuple[str, ...]
     changes: Mapping[str, JsonValue | None] = field(repr=False)
-    """What is done to the file: entries to put, None for those to remove."""
+    """Changes to the file: entries to put, None for those to remove."""
     replaced: Mapping[str, JsonValue] = field(repr=False)
-    """What the file holds under those names."""
+    """Entries in the file under those names."""
     owned: Mapping[str, JsonValue] = field(repr=False)
-    """The entries in the file that will be mcpctl's."""
+    """Entries in the file that mcpctl will manage."""
     before: Mapping[str, JsonValue] = field(repr=False)
-    """Those that are now."""
+    """Entries that it manages now."""
     base: int
-    """The number of the deployment that the file is in, 0 for none."""
+    """Number of the active deployment of the file, 0 for none."""
 
     @property
     def file(self) -> Path:
@@ -332,11 +332,11 @@ class Plan:
 
     @property
     def is_empty(self) -> bool:
-        """Whether everything is as it should be."""
+        """True if nothing has to be done."""
         return self.new == self.snapshot.data and same(dict(self.owned), dict(self.before))
 
     def is_like(self, other: Plan) -> bool:
-        """Whether both do the same to the same servers, whatever else is in the file."""
+        """Return True if both do the same to the same servers, whatever else is in the file."""
         return (
             same(dict(self.changes), dict(other.changes))
             and same(dict(self.replaced), dict(other.replaced))
@@ -354,10 +354,10 @@ def make(
     before: Mapping[str, JsonValue],
     base: int,
 ) -> Plan:
-    """The plan for *entries* in *file*, where the entries *before* are mcpctl's since the deployment number *base*.
+    """Return the plan for *entries* in *file*, where mcpctl manages the entries *before* since the deployment *base*.
 
-    Raises :class:`~mcpd.errors.InvalidArgument` for what no file can hold and for names in *take_over* that are not in
-    *entries*, and the errors of :func:`~mcpd.clients.files.snapshot` and :func:`~mcpd.clients.editing.read`.
+    Raises :class:`~mcpd.errors.InvalidArgument` for what no file can contain and for names in *take_over* that are not
+    in *entries*, and the errors of :func:`~mcpd.clients.files.snapshot` and :func:`~mcpd.clients.editing.read`.
     """
     wanted = _checked(family, entries)
     if unknown := sorted(set(take_over) - wanted.keys()):
@@ -405,7 +405,7 @@ def make(
 
 
 def _checked(family: Family, entries: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
-    """*entries* as the file holds them: in a list, each says its name."""
+    """Return *entries* as the file contains them: in a list, each has its name."""
     wanted = dict(entries)
     try:
         check_json(wanted)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""``policy.toml``: what configurations of clients may hold.
+"""The policy for configurations of clients, ``policy.toml``.
 
-The administrator's ``/etc/mcp/policy.toml`` counts for everybody. A user's own file stands beside it and can only take
-away more. Where there is no file everything is allowed; one that cannot be read allows nothing to be published.
+The administrator's ``/etc/mcp/policy.toml`` applies to everybody. A user's own file can only restrict further. Without
+a file everything is allowed; with an unreadable one nothing can be published.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ if TYPE_CHECKING:
     from mcpd.store.index import InstalledServer
 
 UNKNOWN: Final = "unknown"
-"""The source of what is not installed, or not run by mcpd."""
+"""Source of a server that is not installed, or not started by mcpd."""
 _WORDS: Final = frozenset({RUN, "spawn"})
 _FIELDS: Final = frozenset({"type", "command", "args", "env"})
-"""What an entry that plainly runs an installed server may have."""
+"""Fields of an entry that plainly runs an installed server."""
 _SYNTAXES: Final = ("${%s}", "${env:%s}", "{env:%s}", "${{ secrets.%s }}")
-"""How clients write a variable; which of them a client has, only its description says."""
+"""Syntaxes of variables; which of them a client has is in its family."""
 _LOADERS: Final = re.compile(r"PATH|LD_.*|DYLD_.*|GCONV_PATH|GLIBC_TUNABLES|LOCPATH", re.DOTALL)
-"""Variables that make another program of whatever is started."""
+"""Variables that turn a command into another program."""
 _FILLED_IN: Final = re.compile(r"[${}`]|%[^%\s]{1,256}%")
 _BETWEEN: Final = re.compile(r"[\s'\"`;&|()<>=,]+")
 _MCPCTL: Final = re.compile(
@@ -56,30 +56,30 @@ _ADDRESS: Final = re.compile(r"https?:[^\s'\"]{1,4000}", re.IGNORECASE)
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """What is known of the server behind one entry."""
+    """The server behind one entry."""
 
     command: str | None = None
     """None for an entry with a URL."""
     runs: tuple[str, ...] = ()
     """Ids of the installed servers that it may run; empty if none."""
     names: tuple[str, ...] = ()
-    """Further texts that are ids if its URL, or a program between, leads to mcpd after all."""
+    """Further possible ids, if its URL, or a program between, leads to mcpd after all."""
     sources: tuple[str, ...] = (UNKNOWN,)
-    """Where it comes from, such as ``npm:NAME``, in one or more spellings that mean the same; at least one."""
+    """Its source, such as ``npm:NAME``, in one or more equivalent spellings; at least one."""
     written: str | None = None
-    """The source as it is written, where the usual spelling is another."""
+    """The source as it is written, if the usual spelling differs."""
     permissions: tuple[str, ...] | None = None
-    """What its manifest asks for; None if that is not known."""
+    """Permissions in its manifest; None if unknown."""
     fault: str = ""
-    """Why it runs something else than its command says; empty if that is not so."""
+    """Why it runs something other than its command; empty if it does not."""
     doubt: str = ""
-    """Why it cannot be told which program or server it is; empty if it can."""
+    """Why it is uncertain which program or server it is; empty if it is certain."""
 
 
 def origin_of(entry: JsonValue, servers: Mapping[str, InstalledServer], family: Family | None = None) -> Origin:
-    """The origin of *entry*, where *servers* are the installed ones by id.
+    """Return the origin of *entry*, where *servers* are the installed ones by id.
 
-    *family* are the clients that it is for; without them, variables may be written in any client's way.
+    *family* is the client that it is for; without it, variables may be in any client's syntax.
     """
     if not isinstance(entry, dict):
         return Origin(doubt="it is no object")
@@ -90,7 +90,7 @@ def origin_of(entry: JsonValue, servers: Mapping[str, InstalledServer], family: 
 
 
 def runs_mcpctl(entry: Mapping[str, JsonValue]) -> bool:
-    """Whether *entry* starts ``mcpctl``, by itself or by way of another program."""
+    """Return True if *entry* starts ``mcpctl``, directly or through another program."""
     command = entry.get("command")
     return (isinstance(command, str) and _is_mcpctl(command)) or any(
         _MCPCTL.fullmatch(word) for word in _words([command, *_listed(entry.get("args"))])
@@ -98,7 +98,7 @@ def runs_mcpctl(entry: Mapping[str, JsonValue]) -> bool:
 
 
 def is_passed_on(name: str, value: JsonValue, family: Family | None) -> bool:
-    """Whether *value* of the variable *name* is what *family* replaces by that very variable of its environment."""
+    """Return True if *family* replaces *value* of the variable *name* with that variable of its own environment."""
     if family is not None:
         expansion = family.expansion
         return (
@@ -148,7 +148,7 @@ def _local(entry: Mapping[str, JsonValue], servers: Mapping[str, InstalledServer
 
 
 def _run(args: list[str]) -> tuple[str, ...]:
-    """The ids that ``mcpctl`` may be told to run; for another spelling than the usual one, all that may be ids."""
+    """Return the ids that ``mcpctl`` may be told to run; for an unusual spelling, all that may be ids."""
     words = [arg for arg in args if not arg.startswith("-")]
     if words and words[0] in _WORDS:
         words = words[1:]
@@ -156,7 +156,7 @@ def _run(args: list[str]) -> tuple[str, ...]:
 
 
 def _unusual(entry: Mapping[str, JsonValue], family: Family | None) -> str:
-    """What of an entry of ``mcpctl`` makes it do something else than run an installed server; empty if nothing."""
+    """Return why an entry of ``mcpctl`` does not just run an installed server; empty if it does."""
     args = entry.get("args")
     if not (isinstance(args, list) and len(args) == 2 and args[0] == RUN):
         return f"its arguments are not '{RUN} ID'"
@@ -181,7 +181,7 @@ def _unusual_variable(env: JsonValue, family: Family | None) -> str:
 
 
 def _loader(entry: Mapping[str, JsonValue], command: str, family: Family | None) -> str:
-    """What of the environment makes another program of *command*; empty if nothing."""
+    """Return how the environment turns *command* into another program; empty if it does not."""
     env = entry.get("env", {})
     if not isinstance(env, dict):
         return "its env is no object"
@@ -193,7 +193,7 @@ def _loader(entry: Mapping[str, JsonValue], command: str, family: Family | None)
 
 
 def _bridged(address: Address) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The id of the server that *address* names on a bridge of this machine, and what would be one on another."""
+    """Return the id of the server that *address* names on a bridge of this machine, and possible ids on others."""
     parts = [part.partition(";")[0] for part in address.segments]
     named = [(at, part) for at, part in enumerate(parts) if at and parts[at - 1].lower() == "mcp"]
     runs = tuple(part for at, part in named if at == 1 and address.is_local)
@@ -267,7 +267,7 @@ def _source(source: Source | None) -> tuple[str, ...]:
 
 
 def _url(kind: str, url: str) -> tuple[str, ...]:
-    """*url* as it is written, and with scheme and host in lower case, which mean the same."""
+    """Return *url* as it is written, and with scheme and host in lower case, which is equivalent."""
     try:
         parts = urlsplit(url)
     except ValueError:
@@ -283,7 +283,7 @@ _Glob = Annotated[str, Field(strict=True, min_length=1, max_length=1000)]
 _Globs = Annotated[tuple[_Glob, ...], Field(max_length=1000)]
 _URL: Final = "url:"
 _DOUBTED: Final = ("servers", "commands", "sources")
-"""What a rule has to be about, for an entry of which nothing can be told to be against it."""
+"""Rules that an entry violates if it is uncertain what it is."""
 _Patterns: TypeAlias = "Sequence[tuple[str, re.Pattern[str]]]"
 
 
@@ -291,7 +291,7 @@ class _Table(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     allowed: _Globs | None = None
-    """None allows everything; an empty list nothing."""
+    """None allows everything; an empty list allows nothing."""
     forbidden: _Globs = ()
 
 
@@ -308,20 +308,20 @@ class _File(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """Something in a configuration that a policy does not allow."""
+    """A violation of a policy by a configuration."""
 
     rule: str
     """Such as ``servers.forbidden``."""
     server_id: str
-    """The name that the server has in the configuration."""
+    """Name of the server in the configuration."""
     value: str
-    """What is not allowed."""
+    """The forbidden value."""
     message: str
     file: str
     """The policy."""
 
     def to_json(self) -> dict[str, JsonValue]:
-        """The violation as tools answer it."""
+        """Return the violation as tools report it."""
         return {
             "rule": self.rule,
             "server_id": self.server_id,
@@ -340,33 +340,33 @@ class _Rule:
     allowed: _Patterns | None
     forbidden: _Patterns
     urls: _Patterns = ()
-    """What the same file allows of URLs, each by a glob that says so."""
+    """URLs that the same file allows, each by a glob for URLs."""
 
     @property
     def is_restrictive(self) -> bool:
-        """Whether there is anything that it does not allow."""
+        """True if it forbids anything."""
         return bool(self.forbidden) or self.is_selective
 
     @property
     def is_selective(self) -> bool:
-        """Whether it allows some things alone."""
+        """True if it allows only some things."""
         return self.allowed is not None and all(glob != "*" for glob, _ in self.allowed)
 
     def forbids(self, values: Iterable[str]) -> tuple[str, str] | None:
-        """The first of *values*, which stand for one thing, that is forbidden, and the glob that does it."""
+        """Return the first of *values*, spellings of one thing, that is forbidden, and the glob that forbids it."""
         return next(
             ((value, glob) for value in values for glob, match in self.forbidden if match.fullmatch(value)), None
         )
 
     def admits(self, values: Iterable[str]) -> bool:
-        """Whether *values*, which stand for one thing, are allowed by one of them."""
+        """Return True if one of *values*, spellings of one thing, is allowed."""
         if self.allowed is None:
             return True
         return any(match.fullmatch(value) for value in values for _, match in self.allowed)
 
 
 class Policy:
-    """What one scope may put into configurations."""
+    """The policy of one scope."""
 
     def __init__(self, rules: Sequence[_Rule] = ()) -> None:
         """*rules* come from :meth:`load`; without any everything is allowed."""
@@ -374,10 +374,10 @@ class Policy:
 
     @classmethod
     def load(cls, paths: Paths, scope: Scope) -> Policy:
-        """The policy of *scope* as its files are now.
+        """Return the policy of *scope* as its files are now.
 
-        Raises :class:`~mcpd.errors.InvalidConfig`, which names the file and the key, if one of them cannot be used:
-        then nothing may be published or deployed.
+        Raises :class:`~mcpd.errors.InvalidConfig`, which names the file and the key, if one of them is invalid: then
+        nothing may be published or deployed.
         """
         files = [paths.system.policy, *([paths.user.policy] if scope is Scope.USER else [])]
         return cls([rule for file in files for rule in _rules(file)])
@@ -388,10 +388,10 @@ class Policy:
         servers: Mapping[str, InstalledServer],
         family: Family | None = None,
     ) -> list[Violation]:
-        """What *payload*, for the clients *family*, holds against the policy, by server.
+        """Return the violations in *payload*, for the clients *family*, by server.
 
         *servers* are the installed ones, by id. ``forbidden`` beats ``allowed``, and all files have to allow a thing.
-        Where it cannot be told what an entry is, it is against every rule that restricts servers, commands or sources.
+        An entry of uncertain meaning violates every rule that restricts servers, commands or sources.
         """
         entries = payload.get("mcpServers")
         if not self._rules or not isinstance(entries, dict):
@@ -453,7 +453,7 @@ def _unusable(fault: str) -> InvalidConfig:
 
 
 def _check_servers(rule: _Rule, name: str, origin: Origin) -> list[Violation]:
-    """By its name, and by the ids of what it runs: another name for a server makes no other server of it."""
+    """Check the name, and the ids of what it runs: another name does not make it another server."""
     for value in dict.fromkeys((name, *origin.runs)):
         is_name = value == name
         what = "a server of this name" if is_name else f"it runs {printable(value)!r}, which"
@@ -467,7 +467,7 @@ def _check_servers(rule: _Rule, name: str, origin: Origin) -> list[Violation]:
 
 
 def _check_commands(rule: _Rule, name: str, origin: Origin) -> list[Violation]:
-    """As it is written; what is forbidden, by its last part too, wherever it lies."""
+    """Check the command as written; ``forbidden`` also applies to its last part, in any directory."""
     if origin.command is None:
         return _check_url(rule, name, origin)
     last = re.split(r"[/\\]", origin.command)[-1]
@@ -481,7 +481,7 @@ def _check_commands(rule: _Rule, name: str, origin: Origin) -> list[Violation]:
 
 
 def _check_url(rule: _Rule, name: str, origin: Origin) -> list[Violation]:
-    """No command is what no list of commands allows; only the sources of the same file can."""
+    """Check an entry without a command: if commands are restricted, only the sources of the same file can allow it."""
     if not rule.is_selective or any(
         match.fullmatch(source) for source in origin.sources for _, match in rule.urls if source.startswith(_URL)
     ):
@@ -509,12 +509,12 @@ def _check_doubt(rule: _Rule, name: str, origin: Origin) -> list[Violation]:
 
 def _check_permissions(rule: _Rule, name: str, origin: Origin) -> list[Violation]:
     if origin.permissions is None:
-        # Nothing can be said of a server that is not installed, or not by mcpd, so it is not on a list either.
+        # The permissions of a server that mcpd did not install are unknown, so no list includes them.
         return _against(rule, name, (UNKNOWN,), "a server whose permissions are not known")
     found: list[Violation] = []
     for permission in origin.permissions:
         base = permission.partition("?")[0]
-        # What may be made may be written: a rule on the one is a rule on the other.
+        # Permission to create includes writing, so a rule on writing covers it.
         writes = re.sub(r"\Afilesystem:create:", "filesystem:rw:", base)
         values = dict.fromkeys((permission, base, writes))
         found += _against(rule, name, values, f"the permission {printable(permission)!r}")
@@ -537,7 +537,7 @@ def _against(
     also_forbidden: Iterable[str] = (),
     shown: str | None = None,
 ) -> list[Violation]:
-    """What *rule* has against *values*, the spellings of one thing that *what* names; at most one violation."""
+    """Return the violation of *rule* by *values*, the spellings of one thing that *what* names; at most one."""
     values = tuple(values)
     if forbidden := rule.forbids((*values, *also_forbidden)):
         return [

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""From what is installed, by way of a draft where there is one, to a signed release."""
+"""Drafts, and their way to a signed release."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from mcpd.clients.validation import Checks
 
 MAX_PAYLOAD: Final = MAX_FILE // 2
-"""Bytes of a draft's file; what is larger could be written, and not always read again."""
+"""Bytes of a draft's file, so that it can always be read again."""
 
 
 class _File(BaseModel):
@@ -64,25 +64,25 @@ class Draft:
     profile_id: str
     payload: dict[str, JsonValue]
     base_artifact_id: str | None
-    """The release that it began with."""
+    """The release that it was begun from."""
     created_at: str
     """ISO 8601, in UTC."""
     updated_at: str
-    """The same."""
+    """ISO 8601, in UTC."""
 
 
 class Drafts:
     """The drafts in one tree."""
 
     def __init__(self, tree: Tree, clock: Callable[[], datetime]) -> None:
-        """*clock* gives the time, with its zone."""
+        """*clock* returns the time, with its zone."""
         self._tree = tree
         self._clock = clock
 
     def get(self, client_id: str, profile_id: str) -> Draft | None:
-        """The draft, None if there is none.
+        """Return the draft, None if there is none.
 
-        Raises :class:`~mcpd.errors.InvalidConfig` if its file is not what :meth:`put` wrote, another
+        Raises :class:`~mcpd.errors.InvalidConfig` if its file is not as :meth:`put` wrote it, another
         :class:`~mcpd.errors.McpdError` if it cannot be read.
         """
         path = self._tree.draft(client_id, profile_id)
@@ -109,10 +109,10 @@ class Drafts:
         )
 
     def put(self, client_id: str, profile_id: str, payload: JsonValue, base: str | None) -> Draft:
-        """Keep *payload* as the draft, which began with the release *base*.
+        """Keep *payload* as the draft, which was begun from the release *base*.
 
-        Raises :class:`~mcpd.clients.errors.InvalidInput` if it is no payload or too large, what
-        :meth:`get` raises for the draft that it would replace, and what writing raises.
+        Raises :class:`~mcpd.clients.errors.InvalidInput` if it is not a payload or too large, and the errors of
+        :meth:`get` for the draft that it would replace, and of writing.
         """
         checked = parse_payload(payload, "the draft")
         path = self._tree.draft(client_id, profile_id)
@@ -136,9 +136,9 @@ class Drafts:
         return draft
 
     def clear(self, client_id: str, profile_id: str) -> bool:
-        """Remove the draft, also one that cannot be read; says whether there was one.
+        """Delete the draft, even an invalid one; return True if there was one.
 
-        Raises :class:`~mcpd.errors.McpdError` if that cannot be done.
+        Raises :class:`~mcpd.errors.McpdError` if that fails.
         """
         path = self._tree.draft(client_id, profile_id)
         if self._tree.status(path) is None:
@@ -162,13 +162,13 @@ GENERATOR: Final = "mcpd"
 FROM_INSTALLED: Final = "installed"
 FROM_DRAFT: Final = "draft"
 FROM_NOBODY: Final = "first"
-"""``metadata.source`` of a release that was made from what is installed, or from a draft, or that nobody asked for."""
+"""``metadata.source`` of a release made from the installed servers, from a draft, or without a request."""
 _LAYERS: Final = ("user", "system", "vendor")
 
 
 @dataclass(frozen=True, slots=True)
 class Publishing:
-    """What changes the drafts and releases of one scope."""
+    """Changes to the drafts and releases of one scope."""
 
     tree: Tree
     servers: Servers
@@ -177,16 +177,16 @@ class Publishing:
     drafts: Drafts
     audit: Audit
     _made: dict[tuple[str, str], tuple[object, Release]] = field(default_factory=dict, init=False, repr=False)
-    """By client and profile, what :meth:`current` made last, and from what."""
+    """By client and profile, the last result of :meth:`current`, and what it was made from."""
 
     def generated(self, family: Family, profile: Profile) -> Generated:
-        """What the installed servers make the configuration now."""
+        """Return the configuration made from the installed servers."""
         return generate(self.servers.all().values(), family, profile)
 
     def admissible(self, family: Family, profile: Profile) -> Generated:
-        """The same without the servers that could not be published, by the policy or otherwise.
+        """Return the same without servers that cannot be published, because of the policy or otherwise.
 
-        Raises :class:`~mcpd.errors.InvalidConfig` for a policy that cannot be read.
+        Raises :class:`~mcpd.errors.InvalidConfig` for an invalid policy.
         """
         made = self.generated(family, profile)
         report = self.checks.report(made.payload, family, may_be_empty=True)
@@ -196,15 +196,15 @@ class Publishing:
         return Generated({SERVERS: entries}, [*made.warnings, *(f"left out: {fault}" for fault in faults)])
 
     def current(self, family: Family, profile: Profile) -> Release:
-        """Return the newest release; what is installed, not signed, as long as nobody has published one.
+        """Return the latest release, or an unsigned one of the installed servers if none was published.
 
-        Nothing is kept. Raises :class:`~mcpd.errors.InvalidConfig` for a policy that cannot be read.
+        Nothing is kept. Raises :class:`~mcpd.errors.InvalidConfig` for an invalid policy.
         """
         newest = self.releases.latest(family.id, profile.id)
         if newest is not None and newest.metadata.get("source") != FROM_NOBODY:
             return newest
         before = newest.payload if newest is not None else {SERVERS: {}}
-        # Everything it is made from; what has not changed is the same object.
+        # Everything it is made from; unchanged parts are the same objects.
         state = (family, profile, [*self.servers.all().values()], self.checks.state(), before)
         known = self._made.get((family.id, profile.id))
         if known is not None and known[0] == state:
@@ -223,9 +223,9 @@ class Publishing:
         return release
 
     def keep(self, family: Family, profile: Profile, shown: Release) -> Release:
-        """Return *shown* as a signed release, which is made and kept if it was only what is installed.
+        """Return *shown* as a signed release, which is kept if it was only made from the installed servers.
 
-        Raises :class:`~mcpd.errors.Busy` if somebody has published since it was shown, and what writing raises.
+        Raises :class:`~mcpd.errors.Busy` if a release was published since it was shown, and the errors of writing.
         """
         with self.tree.lock():
             if shown.is_signed and self.releases.has(family.id, profile.id, shown.artifact_id):
@@ -240,7 +240,7 @@ class Publishing:
             )  # fmt: skip
 
     def view(self, family: Family, profile: Profile) -> dict[str, JsonValue]:
-        """The draft, or what one would begin with, and how it differs from the newest release."""
+        """Return the draft, or what one would begin with, and how it differs from the latest release."""
         draft = self.drafts.get(family.id, profile.id)
         newest = self.releases.latest(family.id, profile.id)
         before = newest.payload if newest is not None else {SERVERS: {}}
@@ -265,7 +265,7 @@ class Publishing:
         entry: JsonValue,
         variables: Sequence[str],
     ) -> dict[str, JsonValue]:
-        """Put *entry*, or else the installed server *server_id*, into the draft as *name*; returns :meth:`view`."""
+        """Put *entry*, or else the installed server *server_id*, into the draft as *name*; return :meth:`view`."""
         warnings: list[str] = []
         if entry is None:
             server = self.servers.get(server_id)
@@ -296,7 +296,7 @@ class Publishing:
         return {**self.view(family, profile), "warnings": [*warnings]}
 
     def remove(self, family: Family, profile: Profile, name: str) -> dict[str, JsonValue]:
-        """Take *name* out of the draft; returns :meth:`view`."""
+        """Remove *name* from the draft; return :meth:`view`."""
         with self.tree.lock():
             payload, base = self._draft(family, profile)
             entries = _entries(payload)
@@ -308,10 +308,10 @@ class Publishing:
     def publish(
         self, family: Family, profile: Profile, changelog: str, *, from_installed: bool = False
     ) -> dict[str, JsonValue]:
-        """Sign the draft, or what is installed if there is none, as the newest release.
+        """Sign the draft, or the installed servers if there is none, as the latest release.
 
-        Raises :class:`~mcpd.clients.errors.InvalidInput` if that would discard a release made of a draft,
-        unless *from_installed* asks for it, and if there is a draft beside *from_installed*.
+        Raises :class:`~mcpd.clients.errors.InvalidInput` if that would replace a release made from a draft, unless
+        *from_installed* is given, and if there is a draft beside *from_installed*.
         """
         about: dict[str, JsonValue] = {"client_id": family.id, "profile_id": profile.id}
         outcome: Outcome = "failed"
@@ -363,7 +363,7 @@ class Publishing:
         return {**newest.to_json(), "published": is_new, "dropped": dropped, "warnings": [*warned]}
 
     def _trusted(self, family: Family, profile: Profile) -> Release | None:
-        """The newest release; None also if it is not to be trusted any more, and the next one mends that."""
+        """Return the latest release; None also if it cannot be trusted any more, which the next one repairs."""
         try:
             return self.releases.latest(family.id, profile.id)
         except SignatureError as fault:
@@ -371,7 +371,7 @@ class Publishing:
             return None
 
     def _draft(self, family: Family, profile: Profile) -> tuple[dict[str, JsonValue], str | None]:
-        """The draft, or the newest release that somebody published, or else what is installed, to go on from."""
+        """Return the draft, or the latest published release, or else the installed servers, to continue with."""
         draft = self.drafts.get(family.id, profile.id)
         if draft is not None:
             return dict(draft.payload), draft.base_artifact_id
@@ -384,7 +384,7 @@ class Publishing:
     def _sign(
         self, family: Family, profile: Profile, payload: dict[str, JsonValue], source: str, changelog: str
     ) -> Release:
-        # Told first: what cannot be told is not published.
+        # Audit first: a release that cannot be audited is not published.
         self.audit.record(
             "publish_config", client_id=family.id, profile_id=profile.id, artifact_id=id_of(payload), outcome="ok",
             details={"source": source},
@@ -396,7 +396,7 @@ class Publishing:
 
 
 def _refuse_draft(family: Family, profile: Profile, draft: Draft | None) -> None:
-    """Refuse to pass over *draft* for what is installed."""
+    """Refuse to ignore *draft* in favour of the installed servers."""
     if draft is not None:
         raise InvalidInput(
             f"{family.id}/{profile.id} has a draft, which from_installed would pass over; publish or clear it first",
@@ -405,7 +405,7 @@ def _refuse_draft(family: Family, profile: Profile, draft: Draft | None) -> None
 
 
 def _keep_curated(family: Family, profile: Profile, newest: Release | None, payload: dict[str, JsonValue]) -> None:
-    """Refuse to replace *newest*, made of a draft, by another *payload*; None is one that cannot be verified."""
+    """Refuse to replace *newest*, made from a draft, by another *payload*; None is one that cannot be verified."""
     if newest is not None and newest.artifact_id == id_of(payload):
         return
     details: dict[str, JsonValue] = {"field": "from_installed"}
@@ -421,25 +421,25 @@ def _keep_curated(family: Family, profile: Profile, newest: Release | None, payl
 
 
 def _removed(before: Mapping[str, JsonValue], after: Mapping[str, JsonValue]) -> list[JsonValue]:
-    """The names of the servers that *after* lacks, sorted."""
+    """Return the names of the servers that *after* does not have, sorted."""
     return [*sorted(_entries(before).keys() - _entries(after).keys())]
 
 
 def _refuse_faults(family: Family, profile: Profile, name: str, entry: JsonValue) -> None:
-    """Keep what could not be published out of drafts, secrets above all: everybody may read those of the system."""
+    """Keep invalid entries out of drafts, above all secrets: everybody may read the system's drafts."""
     findings = [each for each in validate({SERVERS: {name: entry}}, family) if each.severity == "error"]
     about: dict[str, JsonValue] = {"client_id": family.id, "profile_id": profile.id}
     Report(findings, (), ()).require(f"what is to be added to the draft of {family.id}/{profile.id}", about)
 
 
 def _entries(payload: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
-    """A copy of the entries of *payload*, which was checked."""
+    """Return a copy of the entries of *payload*, which was checked."""
     found = payload[SERVERS]
     return dict(found) if isinstance(found, dict) else {}
 
 
 def _summary(before: dict[str, JsonValue], after: dict[str, JsonValue]) -> str:
-    """What a release says of itself where nobody said it."""
+    """Return the default changelog of a release."""
     found: dict[str, Any] = diff.compare(before, after)
     changed = [each["server_id"] for each in found["servers_modified"]]
     said = (("added", found["servers_added"]), ("removed", found["servers_removed"]), ("changed", changed))

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What was published, for whom and when, signed: one file per payload, one list per client and profile."""
+"""Releases: published, signed configurations, and their verification.
+
+There is one file per payload, and one list per client and profile.
+"""
 
 from __future__ import annotations
 
@@ -29,27 +32,27 @@ if TYPE_CHECKING:
     from mcpd.files import Signature
 
 MAX_DOCUMENT: Final = 2 * MAX_FILE
-"""Bytes of a configuration with what is said about it."""
+"""Bytes of a configuration with its metadata."""
 
 
 @dataclass(frozen=True, slots=True)
 class Signed:
-    """What is said about an artifact, all of which is signed."""
+    """The signed statements about an artifact."""
 
     artifact_id: str
     client_id: str
     profile_id: str
     created_at: str
     signature: str
-    """Of the payload's canonical bytes."""
+    """Signature of the payload's canonical bytes."""
     signing_key_id: str
-    """The key of both signatures."""
+    """Key of both signatures."""
     release_signature: str
-    """Of :func:`statement`."""
+    """Signature of :func:`statement`."""
 
 
 class Verifier(Protocol):
-    """Checks one signature, as :meth:`Keys.verify` does."""
+    """Verifies one signature, as :meth:`Keys.verify` does."""
 
     def __call__(self, data: bytes, signature: str, key_id: str) -> None:
         """Raise :class:`~mcpd.clients.errors.SignatureError` unless that key signed *data*."""
@@ -57,7 +60,7 @@ class Verifier(Protocol):
 
 @dataclass(frozen=True)
 class Verified:
-    """A configuration that is what was published."""
+    """A verified configuration."""
 
     artifact_id: str
     client_id: str
@@ -65,14 +68,14 @@ class Verified:
     created_at: str
     signing_key_id: str
     servers: tuple[str, ...]
-    """The names of the servers in it."""
+    """Names of its servers."""
     key_created_at: str | None = None
     key_expires_at: str | None = None
-    """Until when its signature is good; None for a key in use, and where that is not known."""
+    """End of the validity of its signature; None for a key in use, and if unknown."""
 
 
 class _Strict(BaseModel):
-    """Nothing but what is known: what is not signed would be taken for what is."""
+    """A model without unknown members, which are not signed but would be taken for signed ones."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -86,7 +89,7 @@ class _Metadata(_Strict):
 
 
 class _Document(_Strict):
-    """What ``get_config`` and ``publish_config`` answer."""
+    """Result of ``get_config`` and ``publish_config``."""
 
     artifact_id: Annotated[str, Field(pattern=r"^[a-f0-9]{64}$")]
     client_id: str
@@ -112,25 +115,25 @@ class _Document(_Strict):
 
 
 class _Text(_Strict):
-    """A block of text, which says what ``structuredContent`` does."""
+    """A text block, which repeats ``structuredContent``."""
 
     type: Literal["text"]
     text: str
 
 
 class _Result(_Strict):
-    """The result of the call."""
+    """Result of the call."""
 
     content: list[_Text] = []
     structured: dict[str, Any] = Field(alias="structuredContent")
     is_error: Literal[False] = Field(default=False, alias="isError")
     result_type: Literal["complete"] = Field(default="complete", alias="resultType")
     meta: dict[Annotated[str, Field(pattern="/")], JsonValue] = Field(default={}, alias="_meta")
-    """What the protocol says of itself, under names with a prefix: no configuration has such."""
+    """Members of the protocol, whose names have a prefix; no configuration has such."""
 
 
 class _Response(_Strict):
-    """The message that the result came in."""
+    """Message with the result."""
 
     jsonrpc: Literal["2.0"] = "2.0"
     id: int | str | None = None
@@ -138,7 +141,7 @@ class _Response(_Strict):
 
 
 def statement(artifact_id: str, client_id: str, profile_id: str, created_at: str, signing_key_id: str) -> bytes:
-    """The bytes of the release signature, which says for whom and when an artifact was published."""
+    """Return the bytes of the release signature, which states for whom and when an artifact was published."""
     return canonical(
         {
             "artifact_id": artifact_id,
@@ -153,8 +156,8 @@ def statement(artifact_id: str, client_id: str, profile_id: str, created_at: str
 def check_releases(releases: Iterable[Signed], content: bytes, verify: Verifier, origin: str) -> None:
     """Check the id and both signatures of *releases* from *origin*, whose payload's canonical bytes are *content*.
 
-    What a key signed is looked at once, however many releases say so. Raises
-    :class:`~mcpd.clients.errors.SignatureError` that says which of them is wrong.
+    A signature is verified once, however many releases share it. Raises :class:`~mcpd.clients.errors.SignatureError`
+    that names the wrong one.
     """
     found = hashlib.sha256(content).hexdigest()
     good: set[tuple[str, str]] = set()
@@ -183,11 +186,10 @@ def _hold(what: str, data: bytes, signature: str, key_id: str, verify: Verifier,
 def verify_document(
     data: bytes, origin: str, keys: Mapping[str, Ed25519PublicKey] | Ed25519PublicKey | Keys
 ) -> Verified:
-    """Check what ``get_config`` answered, alone or within the result of the call, as JSON in *data* from *origin*.
+    """Verify the result of ``get_config``, alone or within the message, as JSON in *data* from *origin*.
 
-    *keys* are those that are trusted: by id, or one, whatever the document calls it. Raises
-    :class:`~mcpd.clients.errors.SignatureError` that says what is wrong: the document, the id, the key,
-    the signature or the release signature.
+    *keys* are the trusted ones: by id, or a single one for any id. Raises :class:`~mcpd.clients.errors.SignatureError`
+    that says what is wrong: the document, the id, the key, the signature or the release signature.
     """
     document = _parse(data, origin)
     verify = keys.verify if isinstance(keys, Keys) else _verifier(keys)
@@ -211,10 +213,10 @@ def verify_document(
 
 
 def load_public_key(path: Path) -> Ed25519PublicKey:
-    """The public key in the file *path*: PEM, or its 32 bytes.
+    """Return the public key in the file *path*: PEM, or its 32 bytes.
 
-    Raises :class:`~mcpd.clients.errors.SignatureError` for anything else, another
-    :class:`~mcpd.errors.McpdError` for what cannot be read.
+    Raises :class:`~mcpd.clients.errors.SignatureError` for anything else, another :class:`~mcpd.errors.McpdError` for a
+    file that cannot be read.
     """
     try:
         return parse_public_key(read_file(path, MAX_KEY), str(path))
@@ -283,7 +285,7 @@ def _fault(error: ValidationError) -> str:
 
 
 def _once(pairs: list[tuple[str, object]]) -> None:
-    """Readers differ in which of two members of one name they see, so what is checked may not be what is used."""
+    """Refuse two members with the same name: readers differ in which one they use."""
     names = [name for name, _ in pairs]
     if len(set(names)) != len(names):
         twice = next(name for name in names if names.count(name) > 1)
@@ -293,11 +295,11 @@ def _once(pairs: list[tuple[str, object]]) -> None:
 KEPT: Final = 1000
 """Releases that are listed for one client and profile."""
 MAX_INDEX: Final = 2 * MAX_FILE
-"""Bytes of a list of releases; of one that grows beyond, the oldest are dropped."""
+"""Bytes of a list of releases; the oldest are dropped to fit."""
 
 
 class Entry(BaseModel):
-    """One release in a list; fields of later versions survive."""
+    """One release in a list; fields of later versions are kept."""
 
     model_config = ConfigDict(frozen=True, strict=True, extra="allow")
 
@@ -313,7 +315,7 @@ class Entry(BaseModel):
 
 
 class _Index(BaseModel):
-    """The list for one client and profile, the newest first."""
+    """The list for one client and profile, newest first."""
 
     model_config = ConfigDict(frozen=True, strict=True)
 
@@ -321,9 +323,9 @@ class _Index(BaseModel):
 
 
 def parse_index(data: bytes, path: Path, client_id: str, profile_id: str) -> list[Entry]:
-    """The releases in *data*, read from *path*; more than :data:`KEPT` were never written.
+    """Return the releases in *data*, read from *path*; at most :data:`KEPT`.
 
-    Raises :class:`~mcpd.clients.errors.SignatureError` for what is no such list.
+    Raises :class:`~mcpd.clients.errors.SignatureError` for an invalid list.
     """
     try:
         value = load_json(data, str(path))
@@ -338,7 +340,7 @@ def parse_index(data: bytes, path: Path, client_id: str, profile_id: str) -> lis
 
 
 def dump_index(entries: list[Entry]) -> bytes:
-    """What :func:`parse_index` reads, of as many *entries* as there is room for."""
+    """Return the list that :func:`parse_index` reads, with as many *entries* as fit."""
     kept = KEPT
     while True:
         data = dump_json(_Index(releases=entries[:kept]).model_dump(mode="json"))
@@ -348,29 +350,29 @@ def dump_index(entries: list[Entry]) -> bytes:
 
 
 def unusable(fault: str, client_id: str, profile_id: str) -> SignatureError:
-    """What to raise for a list with a *fault*, which is never overwritten."""
+    """Return the error for a list with a *fault*, which is never overwritten."""
     again = publish_again(client_id, profile_id)
     return SignatureError(f"{fault}. Put the right list of releases back; or move it away, then {again}")
 
 
 def publish_again(client_id: str, profile_id: str) -> str:
-    """The way out of a release that cannot be trusted."""
+    """Return the way out of a release that cannot be trusted."""
     return f"'mcpctl client publish {client_id} --profile {profile_id}' signs it anew"
 
 
 MAX_WORD: Final = 200
 MAX_CHANGELOG: Final = 10_000
-"""Characters of what a release says of its generator, and of its changes."""
+"""Characters of a release's generator, and of its changelog."""
 
 _HELD: Final = 256
-"""Artifacts that are kept in memory once they were verified."""
+"""Artifacts that are kept in memory after their verification."""
 _HELD_SIZE: Final = 256 * 1024
 """Bytes of the largest of them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """What is said of a release, without its payload, which may be large; both signatures were checked."""
+    """A release without its payload, which may be large; both signatures were verified."""
 
     artifact_id: str
     client_id: str
@@ -383,9 +385,9 @@ class Published:
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """An artifact as it was published for one client and profile; both signatures were checked.
+    """An artifact as it was published for one client and profile; both signatures were verified.
 
-    One that is made of what is installed, and was not published, is not signed before it is handed out.
+    One that was only made from the installed servers is not signed yet.
     """
 
     artifact_id: str
@@ -399,19 +401,19 @@ class Release:
 
     @property
     def is_signed(self) -> bool:
-        """Return whether there are signatures."""
+        """True if it has signatures."""
         return bool(self.signature)
 
     def to_json(self) -> dict[str, JsonValue]:
-        """What ``get_config`` answers."""
+        """Return the result of ``get_config``."""
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
 
 class Releases:
-    """The releases in *tree*, signed with *keys*; *clock* gives the time, with its zone.
+    """The releases in *tree*, signed with *keys*; *clock* returns the time, with its zone.
 
-    What is handed out was verified when it was read. As long as its files stay as they are, getting it again costs a
-    ``lstat`` of each: list, artifact and list of keys.
+    Releases are verified when they are read. As long as the files do not change, getting one again costs an ``lstat``
+    of each: list, artifact and list of keys.
     """
 
     def __init__(self, tree: Tree, keys: Keys, clock: Callable[[], datetime]) -> None:
@@ -422,20 +424,18 @@ class Releases:
         self._held: dict[Signed, tuple[Signature, bytes]] = {}
 
     def latest(self, client_id: str, profile_id: str) -> Release | None:
-        """The newest release, None if there is none.
+        """Return the latest release, None if there is none.
 
-        Raises :class:`~mcpd.clients.errors.SignatureError` if a file is not what was written, or the key
-        is not good any more.
+        Raises :class:`~mcpd.clients.errors.SignatureError` if a file is not as it was written, or the key has expired.
         """
         entries = self._entries(client_id, profile_id)
         return self._release(client_id, profile_id, entries[0]) if entries else None
 
     def get(self, client_id: str, profile_id: str, artifact_id: str, *, expired: bool = False) -> Release:
-        """The newest release of an artifact for exactly this client and profile.
+        """Return the latest release of an artifact for exactly this client and profile.
 
-        Raises :class:`~mcpd.clients.errors.ArtifactNotFound`, and
-        :class:`~mcpd.clients.errors.SignatureError` as :meth:`latest` does, but not for a key that has
-        *expired* if such ones will do (to compare with, never to use).
+        Raises :class:`~mcpd.clients.errors.ArtifactNotFound`, and :class:`~mcpd.clients.errors.SignatureError` as
+        :meth:`latest` does, except for a key that has *expired* if that is accepted (to compare with, never to use).
         """
         if not ARTIFACT_ID.fullmatch(artifact_id):
             raise ArtifactNotFound(printable(artifact_id), "an id is 64 of 0-9 a-f")
@@ -445,19 +445,19 @@ class Releases:
         raise ArtifactNotFound(artifact_id, f"it was not published for {client_id}/{profile_id}")
 
     def has(self, client_id: str, profile_id: str, artifact_id: str) -> bool:
-        """Return whether the artifact is listed as published for exactly this client and profile."""
+        """Return True if the artifact is listed as published for exactly this client and profile."""
         return any(entry.artifact_id == artifact_id for entry in self._entries(client_id, profile_id))
 
     def source(self, client_id: str, profile_id: str) -> str | None:
-        """Return what the newest release says it was made from, without verifying it; None if there is none."""
+        """Return the source that the latest release states, without verifying it; None if there is none."""
         entries = self._entries(client_id, profile_id)
         return entries[0].source if entries else None
 
     def history(self, client_id: str, profile_id: str) -> list[Published]:
-        """All releases, the newest first, also those whose key has expired.
+        """Return all releases, newest first, including those whose key has expired.
 
-        One artifact at a time is in memory, and each is read once. Raises
-        :class:`~mcpd.clients.errors.SignatureError` if a file is not what was written.
+        One artifact at a time is in memory, and each is read once. Raises :class:`~mcpd.clients.errors.SignatureError`
+        if a file is not as it was written.
         """
         entries = self._entries(client_id, profile_id)
         listed: dict[str, list[Signed]] = {}
@@ -479,7 +479,7 @@ class Releases:
         ]
 
     def published(self) -> list[tuple[str, str]]:
-        """The clients and profiles that have releases, sorted."""
+        """Return the clients and profiles that have releases, sorted."""
         found = []
         for client in self._tree.names(self._tree.indexes):
             if NAME.fullmatch(client):
@@ -500,12 +500,12 @@ class Releases:
         changelog: str,
         source: str = "",
     ) -> Release:
-        """Sign *payload* as the newest release; *source* says what it was made from.
+        """Sign *payload* as the latest release; *source* states what it was made from.
 
-        The artifact is written first, and only if it is not there; so a crash leaves the old list or the new one, and
-        nothing in either that is missing. Raises :class:`~mcpd.clients.errors.InvalidInput` for what
-        cannot be signed or is too large, :class:`~mcpd.clients.errors.SignatureError` for keys and lists
-        that cannot be used, and what writing raises.
+        The artifact is written first, and only if it is missing; so a crash leaves the old list or the new one, and no
+        list names a missing artifact. Raises :class:`~mcpd.clients.errors.InvalidInput` for a payload that cannot be
+        signed or is too large, :class:`~mcpd.clients.errors.SignatureError` for unusable keys and lists, and the errors
+        of writing.
         """
         about = {"generator": generator, "generator_version": generator_version, "source": source}
         path = self._tree.index(client_id, profile_id)
@@ -539,7 +539,7 @@ class Releases:
     ) -> Release:
         """Return *payload* as a release that is neither signed nor kept.
 
-        Raises :class:`~mcpd.clients.errors.InvalidInput` for what cannot be signed or is too large.
+        Raises :class:`~mcpd.clients.errors.InvalidInput` for a payload that cannot be signed or is too large.
         """
         content = canonical(payload)
         parse_payload(payload, "the configuration")
@@ -559,9 +559,9 @@ class Releases:
         )
 
     def sign(self, release: Release) -> Release:
-        """Return *release* signed with the key in use, which is made if there is none; the release is not kept.
+        """Return *release* signed with the key in use, which is created if there is none; the release is not kept.
 
-        Raises :class:`~mcpd.clients.errors.SignatureError` for keys that cannot be used.
+        Raises :class:`~mcpd.clients.errors.SignatureError` for unusable keys.
         """
         with self._tree.lock():
             signature, key = self._keys.sign(canonical(release.payload))
@@ -571,10 +571,10 @@ class Releases:
         return replace(release, signature=signature, signing_key_id=key, metadata=metadata)
 
     def resign(self) -> int:
-        """Publish again every newest release that is not signed with the key in use; returns how many.
+        """Publish every latest release again that is not signed with the key in use; return their number.
 
-        One that cannot be trusted is left as it is and reported, by
-        :class:`~mcpd.clients.errors.SignatureError`, when all others are done.
+        One that cannot be trusted is left and reported, by :class:`~mcpd.clients.errors.SignatureError`, after all
+        others are done.
         """
         done, faults = 0, []
         with self._tree.lock():
@@ -605,7 +605,7 @@ class Releases:
         return 1
 
     def _store(self, name: str, content: bytes) -> None:
-        """Write the artifact, unless it is there and right."""
+        """Write the artifact, unless it is already there and right."""
         path = self._blob(name)
         try:
             is_there = self._tree.read(path) == content
@@ -632,7 +632,7 @@ class Releases:
         return entries
 
     def _release(self, client_id: str, profile_id: str, entry: Entry, *, expired: bool = False) -> Release:
-        """The release of *entry*; its payload is new each time, so that no caller changes what another one gets."""
+        """Return the release of *entry*, with a new payload each time, so that callers cannot affect each other."""
         return Release(
             artifact_id=entry.artifact_id,
             client_id=client_id,
@@ -645,7 +645,7 @@ class Releases:
         )
 
     def _payload(self, signed: Signed, *, expired: bool) -> dict[str, JsonValue]:
-        """The artifact, verified."""
+        """Return the verified artifact."""
         now, held = mark(self._blob(signed.artifact_id)), self._held.get(signed)
         if held is not None and held[0] == now:
             if not expired:
@@ -709,7 +709,7 @@ def _metadata(entry: Entry) -> dict[str, JsonValue]:
 
 
 def _parse_payload(content: bytes, origin: str) -> dict[str, JsonValue]:
-    """The payload in *content*, whose signature holds: who has the key may have signed anything with it."""
+    """Return the payload in *content*, whose signature is valid: the owner of the key may have signed anything."""
     try:
         payload = parse_payload(load_json(content, origin), origin)
         is_canonical = canonical(payload) == content
@@ -721,7 +721,7 @@ def _parse_payload(content: bytes, origin: str) -> dict[str, JsonValue]:
 
 
 def _check_words(about: dict[str, str], changelog: str) -> None:
-    """Bound what a release says of itself, so that a full list of releases can still be read."""
+    """Limit the metadata of a release, so that a full list of releases can still be read."""
     for what, text, limit in (
         *((what, text, MAX_WORD) for what, text in about.items()),
         ("changelog", changelog, MAX_CHANGELOG),

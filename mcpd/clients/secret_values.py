@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Telling secrets from placeholders in the entries of a configuration.
+"""Detection of literal secrets in the entries of a configuration.
 
-A text is a secret if it has the shape of a known kind of token, or if what holds it is named like a secret and it is
-no placeholder. What has neither is not found. No value is ever part of what is said about it.
+A text is a secret if it has the form of a known kind of token, or if its name is that of a secret and it is not a
+placeholder. Other secrets are not found. No value is part of a message.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ PLACEHOLDER: Final = re.compile(
     r"|(?<![A-Za-z0-9_%])%[A-Z_][A-Z0-9_]{0,127}%",
     re.ASCII,
 )
-"""What one client or another replaces by a value, in its own syntax."""
+"""Placeholders of all clients, each in its own syntax."""
 
 _SHAPES: Final = re.compile(
     r"(?<![A-Za-z0-9])(?:"
@@ -56,19 +56,19 @@ _MEMBER: Final = re.compile(r'"([^"\\]{1,128})"\s{0,9}:\s{0,9}"([^"]+)"')
 _BEARER: Final = re.compile(
     r"\s*bearer\s+(\S+)\s*|\s*(?:basic|token)\s+(?=\S*(?:[0-9=]|(?-i:[a-z][A-Z])))(\S{8,})\s*", re.IGNORECASE
 )
-"""A header's value that is a secret, whatever the header is called."""
+"""Values of headers that are secrets, whatever the header is called."""
 _TURN: Final = re.compile(r"[0-9](?=[A-Za-z])|[A-Za-z](?=[0-9])")
 _TURNS: Final = 3
 _RUN: Final = re.compile(r"[A-Za-z0-9]{16,}")
 _LINE: Final = re.compile(r"-[a-z]{0,3}c|/[ck]|-command", re.IGNORECASE)
-"""The option of a shell after which a whole command line stands."""
+"""Option of a shell that is followed by a command line."""
 _BETWEEN: Final = re.compile(r"[\s;&|]+")
 _LONGEST_ARGUMENT: Final = 128 * 1024
-"""Bytes that Linux passes to a program as one argument; with more, nothing is run."""
+"""Bytes that Linux passes to a program as one argument; more cannot be run."""
 _LONGEST_LINE: Final = 10_000
-"""Characters of a command line whose quotes are heeded."""
+"""Characters of a command line whose quotes are parsed."""
 _EXPANDED: Final = re.compile(r"\$[A-Za-z_]\w*|\$\{[A-Za-z_]\w*\}|\$\(.*|`.*", re.ASCII | re.DOTALL)
-"""What a shell fills in."""
+"""Expansions of a shell."""
 
 _WORD: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
 _NAMES: Final = re.compile(
@@ -82,20 +82,20 @@ _ABOUT: Final = re.compile(
     r"|scheme|format|version|algorithm|provider|audience|realm|issuer|tenant|scopes?|env|header|prefix|store|command"
     r"|helper|timeout|ttl|expiry|expires|limit|count|length|size|max|min|enabled|disabled|required"
 )
-"""The last word of names that say something about a secret, such as ``TOKEN_FILE``."""
+"""Last word of names that describe a secret, such as ``TOKEN_FILE``."""
 _HARMLESS: Final = re.compile(
     r"|true|false|yes|no|on|off|none|null|auto|default|[01]|basic|bearer|digest|negotiate|oauth2?"
 )
 _LONGEST_SCHEME: Final = 12
-"""Characters in one piece that may stand beside a placeholder: ``Bearer``, ``token=``."""
+"""Characters of a literal piece that may stand beside a placeholder: ``Bearer``, ``token=``."""
 
 
 def literal_secrets(
     entry: Mapping[str, JsonValue], placeholder: re.Pattern[str] = PLACEHOLDER
 ) -> Iterator[tuple[str, str]]:
-    """The fields of the canonical *entry* that hold a secret, each once, and why it is taken for one.
+    """Yield the fields of the canonical *entry* that contain a secret, each once, and the reason.
 
-    What *placeholder* finds is replaced by a value only where the entry is used.
+    *placeholder* matches text that is only substituted where the entry is used.
     """
     for field, name, text in _texts(entry):
         why = secret_in(text, name, placeholder)
@@ -112,7 +112,7 @@ def literal_secrets(
 
 
 def placeholders_of(family: Family | None) -> re.Pattern[str]:
-    """Finds :data:`PLACEHOLDER`, and what *family* replaces where its description has a syntax of its own."""
+    """Return :data:`PLACEHOLDER`, extended by the syntax of *family*."""
     if family is None or family.expansion is None:
         return PLACEHOLDER
     prefix, suffix = re.escape(family.expansion.prefix), re.escape(family.expansion.suffix)
@@ -120,7 +120,7 @@ def placeholders_of(family: Family | None) -> re.Pattern[str]:
 
 
 def secret_in(text: str, name: str = "", placeholder: re.Pattern[str] = PLACEHOLDER) -> str:
-    """Why *text*, the value of something called *name*, is a secret; empty if it is none."""
+    """Return why *text*, the value of something called *name*, is a secret; empty if it is not."""
     if _SHAPES.search(text):
         return "it has the form of an access token or a private key"
     if name and is_secret_name(name) and _is_literal(text, placeholder):
@@ -129,7 +129,7 @@ def secret_in(text: str, name: str = "", placeholder: re.Pattern[str] = PLACEHOL
 
 
 def is_secret_name(name: str) -> bool:
-    """Whether a variable, header, option or parameter called *name* holds a secret."""
+    """Return True if a variable, header, option or parameter called *name* contains a secret."""
     words = [word.lower() for word in _WORD.findall(name)]
     while words and words[-1].isdigit():
         words.pop()
@@ -146,7 +146,7 @@ def _is_literal(text: str, placeholder: re.Pattern[str]) -> bool:
 
 
 def _texts(entry: Mapping[str, JsonValue]) -> Iterator[tuple[str, str, str]]:
-    """The texts of *entry* but its arguments, with the fields they are in and what these are called."""
+    """Yield the texts of *entry* except arguments, with their fields and names."""
     for field in ("command", "cwd", "url"):
         text = entry.get(field)
         if isinstance(text, str):
@@ -160,7 +160,7 @@ def _texts(entry: Mapping[str, JsonValue]) -> Iterator[tuple[str, str, str]]:
 
 
 def _arguments(args: list[str], placeholder: re.Pattern[str]) -> Iterator[tuple[int, str]]:
-    """The positions of those of *args* that hold a secret, and why."""
+    """Yield the positions of those of *args* that contain a secret, and the reasons."""
     option = ""
     for index, arg in enumerate(args):
         name, text, bearer = option, arg, ""
@@ -171,7 +171,7 @@ def _arguments(args: list[str], placeholder: re.Pattern[str]) -> Iterator[tuple[
             bearer = _bearer(text, placeholder)
         elif _OPTION.fullmatch(arg) and not (name and is_secret_name(name) and _is_random(arg)):
             name, option = "", arg
-        # Keys are given to programs as files, too.
+        # Programs also take keys as files.
         name = "" if _is_file(text) else name
         why = secret_in(text, name, placeholder) or bearer or secret_in(arg, "", placeholder)
         if why := why or (_secret_in_line(arg, placeholder) if is_line else ""):
@@ -191,7 +191,7 @@ def _secret_in_url(text: str, placeholder: re.Pattern[str]) -> str:
 
 def _secret_in_json(text: str, placeholder: re.Pattern[str]) -> str:
     for found in _MEMBER.finditer(text):
-        # A key alone is what JSON calls many things.
+        # Many members of JSON are called "key".
         is_named = is_secret_name(found[1]) and (found[1].lower() not in ("key", "keys") or _is_random(found[2]))
         if is_named and _is_literal(found[2], placeholder):
             return "it is JSON with a secret"
@@ -199,7 +199,7 @@ def _secret_in_json(text: str, placeholder: re.Pattern[str]) -> str:
 
 
 def _secret_in_line(text: str, placeholder: re.Pattern[str]) -> str:
-    """Why *text*, a command line, holds a secret."""
+    """Return why *text*, a command line, contains a secret; empty if it does not."""
     if len(text) > _LONGEST_ARGUMENT or not _BETWEEN.search(text):
         return ""
     words: list[str] = []
@@ -218,7 +218,7 @@ def _line_words(text: str) -> list[str]:
         try:
             return list(lexer)
         except ValueError:
-            pass  # A quote is left open, and so means nothing.
+            pass  # an unmatched quote has no meaning
     return [word.strip("'\"") for word in _BETWEEN.split(text)]
 
 
@@ -230,11 +230,11 @@ def _bearer(text: str, placeholder: re.Pattern[str]) -> str:
 
 
 def _is_file(text: str) -> bool:
-    """Whether *text* is the path of a file, and no secret that begins with a slash."""
+    """Return True if *text* is the path of a file, and not a secret that begins with a slash."""
     last = text.rpartition("/")[2]
     return bool(_FILE.match(text)) and ("." in last or not _is_random(last))
 
 
 def _is_random(text: str) -> bool:
-    """Whether nobody would call anything so: letters and digits in a row, which take turns."""
+    """Return True if *text* is not a name: letters and digits alternate in it."""
     return any(len(_TURN.findall(run)) >= _TURNS for run in _RUN.findall(text))

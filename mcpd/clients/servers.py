@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The installed servers, as configurations of clients see them."""
+"""The installed servers, for configurations of clients."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ _SHOWN: Final = {"streamable-http": "http"}
 
 
 class Servers:
-    """What the store lists for one scope."""
+    """The servers in the store of one scope."""
 
     def __init__(self, paths: Paths, scope: Scope) -> None:
         self._store = Store(paths, scope)
 
     def all(self) -> dict[str, InstalledServer]:
-        """Every server by id, broken and disabled ones included."""
+        """Return every server by id, including broken and disabled ones."""
         return {server.id: server for server in self._store.list()}
 
     def get(self, server_id: str) -> InstalledServer:
-        """One of them. Raises :class:`~mcpd.clients.errors.ServerNotFound`."""
+        """Return one of them. Raises :class:`~mcpd.clients.errors.ServerNotFound`."""
         found = self.all().get(server_id)
         if found is None:
             raise ServerNotFound(f"no server {printable(server_id)!r} is installed; list_available_servers shows all")
         return found
 
     def tools(self, server_id: str) -> list[str] | None:
-        """Return the names of the tools that it listed when it was installed; None if they are not recorded.
+        """Return the names of the tools that it listed at its installation; None if they are not recorded.
 
         Raises :class:`~mcpd.errors.NotFound`.
         """
@@ -44,7 +44,7 @@ class Servers:
         return None if tools is None else [str(tool.get("name", "")) for tool in tools]
 
     def listing(self, search: str = "", transport: str = "") -> dict[str, JsonValue]:
-        """Those whose id, name or summary hold every word of *search*, and that are reached by *transport*."""
+        """Return those whose id, name or summary contains every word of *search*, and that use *transport*."""
         words = search.casefold().split()
         found = [
             item
@@ -57,7 +57,7 @@ class Servers:
         return {"servers": [*found], "count": len(found)}
 
     def describe(self, server_id: str) -> dict[str, JsonValue]:
-        """All there is to know of one. Raises :class:`~mcpd.clients.errors.ServerNotFound`."""
+        """Return the description of one. Raises :class:`~mcpd.clients.errors.ServerNotFound`."""
         server = self.get(server_id)
         manifest = server.manifest
         properties = manifest.configurable_properties if manifest is not None else []
@@ -91,7 +91,7 @@ def _item(server: InstalledServer) -> dict[str, JsonValue]:
 
 
 def _parameter(found: ConfigProperty) -> dict[str, JsonValue]:
-    """A property of its configuration, without its value: mcpd keeps that, and no client's file holds it."""
+    """Return a property of its configuration, without the value, which no client's file contains."""
     return {
         "name": found.key,
         "type": str(found.type),

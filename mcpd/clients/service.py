@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What the tools and ``mcpctl client`` do: the parts of this package put together for one scope.
+"""The configurations of one scope, for the tools and ``mcpctl client``.
 
-Answers are JSON objects. Methods block on the disk, briefly. One thread at a time: state has
-one owner; several processes are kept apart by the lock of the tree.
+Answers are JSON objects. Methods block briefly on the disk. Only one thread may use an instance; several processes
+exclude each other by the lock of the tree.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ DEFAULT_PROFILE: Final = "default"
 
 
 def now() -> datetime:
-    """The time, in UTC."""
+    """Return the time, in UTC."""
     return datetime.now(UTC)
 
 
@@ -50,7 +50,7 @@ class Orchestration:
     def __init__(
         self, paths: Paths, scope: Scope, *, writable: bool = True, clock: Callable[[], datetime] = now
     ) -> None:
-        """Not *writable*: only what is published already is handed out, and nothing is made or changed."""
+        """If not *writable*, only published configurations are returned, and nothing is created or changed."""
         self.writable = writable
         self.scope = scope
         self.tree = Tree(paths.layout(scope).orchestration, scope)
@@ -68,7 +68,7 @@ class Orchestration:
         self._publishing = Publishing(self.tree, self.servers, self.checks, self.releases, self.drafts, self.audit)
 
     def list_clients(self) -> dict[str, JsonValue]:
-        """The families of clients, which nobody may change."""
+        """Return the families of clients; callers must not change the result."""
         families = self.families.all()
         profiles = self.profiles.by_family(families)
         # Families are the same objects until a file changes.
@@ -80,9 +80,9 @@ class Orchestration:
         return answer
 
     def list_profiles(self, client_id: str) -> dict[str, JsonValue]:
-        """The profiles of a client, each with what :meth:`current` has; nothing is signed for it.
+        """Return the profiles of a client, each with the release of :meth:`current`; nothing is signed.
 
-        Raises :class:`~mcpd.clients.errors.ClientNotFound`, and what :meth:`current` raises.
+        Raises :class:`~mcpd.clients.errors.ClientNotFound`, and the errors of :meth:`current`.
         """
         family = self.families.get(client_id)
         found: list[JsonValue] = []
@@ -106,7 +106,7 @@ class Orchestration:
     def get_config(
         self, client_id: str, profile_id: str = DEFAULT_PROFILE, artifact_id: str | None = None
     ) -> dict[str, JsonValue]:
-        """A signed configuration: the newest, or the one with *artifact_id*.
+        """Return a signed configuration: the latest, or the one with *artifact_id*.
 
         Raises as :meth:`release` does.
         """
@@ -120,10 +120,10 @@ class Orchestration:
         local_artifact_id: str | None = None,
         local_payload: JsonValue = None,
     ) -> dict[str, JsonValue]:
-        """How a configuration, given by exactly one of its id and its payload, differs from the newest.
+        """Return how a configuration, given by exactly one of its id and its payload, differs from the latest.
 
-        That is unknown for an id that was never published for the client and profile. Raises as :meth:`release` does,
-        and :class:`~mcpd.clients.errors.InvalidInput`.
+        The status is ``unknown`` for an id that was never published for the client and profile. Raises as
+        :meth:`release` does, and :class:`~mcpd.clients.errors.InvalidInput`.
         """
         if (local_artifact_id is None) == (local_payload is None):
             raise InvalidInput(
@@ -151,11 +151,10 @@ class Orchestration:
         return diff.report(local, newest.payload, local_id, newest.artifact_id, published=published)
 
     def release(self, client_id: str, profile_id: str = DEFAULT_PROFILE, artifact_id: str | None = None) -> Release:
-        """Return what :meth:`current` does, or the release with *artifact_id*, always with signatures.
+        """Return the release of :meth:`current`, or the one with *artifact_id*, always with signatures.
 
-        What was not published is signed for this answer alone, and not kept. Raises
-        :class:`~mcpd.clients.errors.ArtifactNotFound`, what :meth:`current` does and what making a key
-        raises.
+        An unpublished one is signed for this answer only, and not kept. Raises
+        :class:`~mcpd.clients.errors.ArtifactNotFound`, and the errors of :meth:`current` and of creating a key.
         """
         self._known(client_id, profile_id)
         if artifact_id is not None:
@@ -169,13 +168,12 @@ class Orchestration:
         return found if found.is_signed else self._answer(found)
 
     def current(self, client_id: str, profile_id: str = DEFAULT_PROFILE) -> Release:
-        """Return the newest release; what is installed, not signed, as long as nobody has published one.
+        """Return the latest release, or an unsigned one of the installed servers if none was published.
 
-        Servers that could not be published, by the policy or otherwise, are not in what is installed. Nothing is signed
-        or kept. Raises :class:`~mcpd.clients.errors.ClientNotFound`,
-        :class:`~mcpd.clients.errors.ProfileNotFound`,
-        :class:`~mcpd.clients.errors.SignatureError`, and
-        :class:`~mcpd.clients.errors.NothingPublished` where only what was published is handed out.
+        Servers that cannot be published, because of the policy or otherwise, are left out. Nothing is signed or kept.
+        Raises :class:`~mcpd.clients.errors.ClientNotFound`, :class:`~mcpd.clients.errors.ProfileNotFound`,
+        :class:`~mcpd.clients.errors.SignatureError`, and :class:`~mcpd.clients.errors.NothingPublished` if the service
+        is read-only.
         """
         family, profile = self._known(client_id, profile_id)
         if self.writable:
@@ -189,34 +187,33 @@ class Orchestration:
         return found
 
     def keep(self, shown: Release) -> Release:
-        """Return *shown* as a release that is kept, for a deployment; one of what is installed is signed for that.
+        """Return *shown* as a release that is kept, for a deployment; one of the installed servers is signed.
 
-        Raises :class:`~mcpd.errors.Busy` if somebody has published since it was shown, and what writing raises.
+        Raises :class:`~mcpd.errors.Busy` if a release was published since it was shown, and the errors of writing.
         """
         known = self._known(shown.client_id, shown.profile_id)
         return self._publishing.keep(*known, shown) if self.writable else shown
 
     def generated(self, client_id: str, profile_id: str = DEFAULT_PROFILE) -> Generated:
-        """What the installed servers make the configuration now.
+        """Return the configuration made from the installed servers.
 
-        Raises :class:`~mcpd.clients.errors.ClientNotFound`,
-        :class:`~mcpd.clients.errors.ProfileNotFound`.
+        Raises :class:`~mcpd.clients.errors.ClientNotFound`, :class:`~mcpd.clients.errors.ProfileNotFound`.
         """
         return self._publishing.generated(*self._known(client_id, profile_id))
 
     def is_stale(self, client_id: str, profile_id: str = DEFAULT_PROFILE) -> bool:
-        """Whether the newest release was published of what was installed, and that is something else by now."""
+        """Return True if the latest release was made from the installed servers, and these have changed since."""
         newest = self.releases.latest(client_id, profile_id)
         if newest is None or newest.metadata.get("source") in {FROM_DRAFT, FROM_NOBODY}:
             return False
         try:
             made = self._publishing.admissible(*self._known(client_id, profile_id))
         except InvalidConfig:
-            return False  # With a policy that cannot be read nothing else can be published.
+            return False  # with an invalid policy nothing can be published
         return id_of(made.payload) != newest.artifact_id
 
     def view_draft(self, client_id: str, profile_id: str = DEFAULT_PROFILE) -> dict[str, JsonValue]:
-        """The draft, or what one would begin with, and how it differs from the newest release."""
+        """Return the draft, or what one would begin with, and how it differs from the latest release."""
         return self._publishing.view(*self._known(client_id, profile_id))
 
     def add_server(
@@ -229,11 +226,11 @@ class Orchestration:
         entry: JsonValue = None,
         variables: tuple[str, ...] = (),
     ) -> dict[str, JsonValue]:
-        """Put an installed server, or *entry*, into the draft, as *name*; returns :meth:`view_draft`.
+        """Put an installed server, or *entry*, into the draft, as *name*; return :meth:`view_draft`.
 
-        *variables* are passed on to it by the client's own placeholders. Raises
-        :class:`~mcpd.clients.errors.ServerNotFound` for one that is not installed and has no *entry*,
-        and :class:`~mcpd.clients.errors.ValidationFailed` for an *entry* with a secret in it.
+        *variables* are passed to it by the client's own placeholders. Raises
+        :class:`~mcpd.clients.errors.ServerNotFound` for a server that is not installed and has no *entry*, and
+        :class:`~mcpd.clients.errors.ValidationFailed` for an *entry* with a secret in it.
         """
         family, profile = self._known(client_id, profile_id)
         self._require_writable()
@@ -242,7 +239,7 @@ class Orchestration:
         )
 
     def remove_server(self, client_id: str, profile_id: str, name: str) -> dict[str, JsonValue]:
-        """Take *name* out of the draft; returns :meth:`view_draft`.
+        """Remove *name* from the draft; return :meth:`view_draft`.
 
         Raises :class:`~mcpd.clients.errors.ServerNotFound`.
         """
@@ -251,7 +248,7 @@ class Orchestration:
         return self._publishing.remove(*known, name)
 
     def clear_draft(self, client_id: str, profile_id: str = DEFAULT_PROFILE) -> dict[str, JsonValue]:
-        """Drop the draft; says whether there was one."""
+        """Delete the draft; the result says whether there was one."""
         self._known(client_id, profile_id)
         self._require_writable()
         cleared = self.drafts.clear(client_id, profile_id)
@@ -260,7 +257,7 @@ class Orchestration:
     def validate(
         self, client_id: str, profile_id: str = DEFAULT_PROFILE, payload: JsonValue = None
     ) -> dict[str, JsonValue]:
-        """The faults of *payload*, else of the draft, else of what would be published, and what the policy forbids."""
+        """Return the faults of *payload*, else of the draft, else of what would be published, and policy violations."""
         family, _ = self._known(client_id, profile_id)
         generated = False
         if payload is None:
@@ -278,26 +275,24 @@ class Orchestration:
         *,
         from_installed: bool = False,
     ) -> dict[str, JsonValue]:
-        """Sign the draft, or what is installed if there is none, as the newest release.
+        """Sign the draft, or the installed servers if there is none, as the latest release.
 
-        What is installed replaces a release that was made of a draft only if it is asked for with *from_installed*.
+        Installed servers replace a release that was made from a draft only with *from_installed*.
 
-        Returns :meth:`get_config` with ``published`` (false if nothing has changed), ``dropped`` (the servers that a
-        replaced draft had) and ``warnings``. Raises :class:`~mcpd.clients.errors.InvalidInput` for a
-        release that would be discarded, and for a draft beside *from_installed*,
-        :class:`~mcpd.clients.errors.ValidationFailed`,
-        :class:`~mcpd.clients.errors.PolicyViolation`,
-        :class:`~mcpd.clients.errors.SignatureError`, and what writing raises.
+        Return :meth:`get_config` with ``published`` (false if nothing has changed), ``dropped`` (servers of a replaced
+        draft) and ``warnings``. Raises :class:`~mcpd.clients.errors.InvalidInput` for a release that would be
+        discarded, and for a draft beside *from_installed*, :class:`~mcpd.clients.errors.ValidationFailed`,
+        :class:`~mcpd.clients.errors.PolicyViolation`, :class:`~mcpd.clients.errors.SignatureError`, and the errors of
+        writing.
         """
         known = self._known(client_id, profile_id)
         self._require_writable()
         return self._publishing.publish(*known, changelog, from_installed=from_installed)
 
     def check_deploy(self, release: Release) -> None:
-        """Check what is to be put into a client's file, whose signature was verified when it was read.
+        """Check a release before its deployment; its signature was verified when it was read.
 
-        Raises :class:`~mcpd.clients.errors.ValidationFailed`,
-        :class:`~mcpd.clients.errors.PolicyViolation`.
+        Raises :class:`~mcpd.clients.errors.ValidationFailed`, :class:`~mcpd.clients.errors.PolicyViolation`.
         """
         family = self.families.get(release.client_id)
         details: dict[str, JsonValue] = {"client_id": family.id, "profile_id": release.profile_id}
@@ -305,10 +300,10 @@ class Orchestration:
         self.checks.report(release.payload, family, may_be_empty=True).require(what, details)
 
     def initialize_keys(self, *, regenerate: bool = False) -> dict[str, JsonValue]:
-        """Make the keys if there are none, or new ones; then what is current is signed again with them.
+        """Create the keys if there are none, or new ones; then sign the latest releases again with them.
 
-        Raises :class:`~mcpd.clients.errors.SignatureError` for keys that cannot be used, and for releases
-        that cannot be trusted: the key is replaced nevertheless, and all others are signed again.
+        Raises :class:`~mcpd.clients.errors.SignatureError` for unusable keys, and for releases that cannot be trusted:
+        the key is replaced nevertheless, and all others are signed again.
         """
         self._require_writable()
         with self.tree.lock():
@@ -316,7 +311,7 @@ class Orchestration:
             if change.created:
                 about: dict[str, JsonValue] = {"signing_key_id": change.key_id}
                 self.audit.record("initialize_keys", client_id="", profile_id="", outcome="ok", details=about)
-            # Whatever came in between the last time: what is signed with another key is signed again.
+            # Also releases that an interrupted call left signed with another key.
             try:
                 signed = self.releases.resign()
             except SignatureError as fault:
@@ -331,15 +326,15 @@ class Orchestration:
         }
 
     def available_servers(self, search: str = "", transport: str = "") -> dict[str, JsonValue]:
-        """The installed servers, which a configuration can hold."""
+        """Return the installed servers."""
         return self.servers.listing(search, transport)
 
     def describe_server(self, server_id: str) -> dict[str, JsonValue]:
-        """One of them. Raises :class:`~mcpd.clients.errors.ServerNotFound`."""
+        """Return one of them. Raises :class:`~mcpd.clients.errors.ServerNotFound`."""
         return self.servers.describe(server_id)
 
     def _answer(self, made: Release) -> Release:
-        """Return *made* with signatures, as it was answered before if it is still the same and signed with this key."""
+        """Return *made* with signatures: the previous ones if neither it nor the key has changed."""
         place = made.client_id, made.profile_id
         last = self._answers.get(place)
         if last is None or (last.artifact_id, last.signing_key_id) != (made.artifact_id, self.keys.current()):

@@ -2,7 +2,7 @@
 """Client files in TOML: the lines of single servers are replaced, added and removed; tomlkit writes the new ones.
 
 tomlkit does not edit the file as a whole: it takes the comments before a header for the end of the table above, so that
-they would go with a server that is removed, and a few hundred tables with one parent take it half a minute.
+they would be removed with a server, and a few hundred tables with one parent take it half a minute.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ _TOKEN: Final = re.compile(
     ''',
     re.VERBOSE,
 )
-"""Comments and strings, so that nothing in them is taken for the rest: brackets, and the ends of keys and lines."""
+"""Comments and strings, so that their content is not taken for brackets, or the ends of keys and lines."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Statement:
     """A header, or a key with its value, on the lines from *start* to *end*.
 
-    *path* is what it defines, from the top; *section* the place of the header that it is below, or the one that it is.
+    *path* is what it defines, from the top; *section* is the header above it, or the header itself.
     """
 
     path: tuple[str, ...]
@@ -103,7 +103,7 @@ class TomlDocument:
         return ended(body, apply(body, splices))
 
     def foreign(self) -> dict[str, Any]:
-        """Return the model without servers, and without the tables around them that hold nothing else."""
+        """Return the model without servers, and without tables around them that contain nothing else."""
         holders = [self.model]
         for name in self.key[:-1]:
             holders.append(holders[-1].get(name, {}))
@@ -125,7 +125,7 @@ class TomlDocument:
             whole = {outer: whole}
         try:
             return tomlkit.dumps(whole).strip("\n").split("\n")
-        except ValueError:  # of a null alone, for all else is checked before
+        except ValueError:  # for null only; the rest was checked before
             raise InvalidConfig(f"{where}: holds a null, which TOML has no way to write; leave the field out") from None
 
     def _statements(self) -> Iterator[_Statement]:
@@ -165,7 +165,7 @@ class TomlDocument:
         yield start, len(self.text.body), equals
 
     def _with_blank(self, start: int, end: int) -> tuple[int, int]:
-        """*start* and *end* of a table with the blank lines before it, or those behind it if it is the first thing."""
+        """Return *start* and *end* of a table with the blank lines before it, or after it at the top of the file."""
         body = self.text.body
         before = len(body[:start].rstrip(BLANK))
         if before:
@@ -173,7 +173,7 @@ class TomlDocument:
         return start, len(body) - len(body[end:].lstrip(BLANK))
 
     def _added(self, statements: list[_Statement], tables: list[list[str]]) -> Splice:
-        """New *tables* behind the section of the last server, or at the end of the file."""
+        """Return the splices that put new *tables* after the section of the last server, or at the end of the file."""
         body, depth = self.text.body, len(self.key)
         sections = [each.section for each in statements if each.path[:depth] == self.key]
         at = max((each.end for each in statements if each.section in sections[-1:]), default=len(body))

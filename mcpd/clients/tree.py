@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The directory that holds the configurations of one scope: what lies where, and how it is read and written.
+"""The directory with the configurations of one scope: its layout, and how it is read and written.
 
-A server that may have been taken over writes in a user's tree, and ``mcpctl``, which nothing confines, does too. So
-nothing here is opened by its path: each directory is opened from the one that it is in, and no symlink is followed from
-:attr:`Tree.root` down. A directory that is exchanged for a symlink at any moment is an error or is not there, and never
-a way out.
+A server that may have been taken over writes in a user's tree, and so does ``mcpctl``, which is not confined. So
+nothing here is opened by its path: each directory is opened from its parent, and no symlink is followed from
+:attr:`Tree.root` down. A directory that is replaced by a symlink at any moment is an error or missing, and never a way
+out.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ _INTO: Final = os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def walk(root: Path, directory: Path, access: int, doing: str, mode: int | None = None) -> int:
-    """A descriptor of *directory*, opened for *access* one by one from *root* down; the caller closes it.
+    """Open *directory* for *access*, step by step from *root* down; the caller closes the descriptor.
 
-    With a *mode* what is missing below the root is made; without one that is a FileNotFoundError. Raises
-    :class:`~mcpd.errors.InvalidConfig` for a symlink, the root itself included, another
+    With a *mode*, missing directories below the root are created; without one they are a FileNotFoundError. Raises
+    :class:`~mcpd.errors.InvalidConfig` for a symlink, including the root itself, another
     :class:`~mcpd.errors.McpdError` that begins with *doing*.
     """
     if not directory.is_relative_to(root) or ".." in (names := directory.relative_to(root).parts):
@@ -69,7 +69,7 @@ def walk(root: Path, directory: Path, access: int, doing: str, mode: int | None 
 
 
 def _refuse(root: Path, path: Path, parent: int) -> None:
-    """Say why *path*, in the open directory *parent*, was not entered, unless it is simply no directory."""
+    """Raise the reason why *path*, in the open directory *parent*, was not entered, unless it is not a directory."""
     try:
         status = path.lstat() if parent < 0 else os.stat(path.name, dir_fd=parent, follow_symlinks=False)
     except OSError:
@@ -83,7 +83,7 @@ def _refuse(root: Path, path: Path, parent: int) -> None:
 
 
 def _step(current: int, name: str, access: int, mode: int | None) -> int:
-    """Open the directory *name* in *current*, which is closed then; with a *mode* it is made if it is missing."""
+    """Open the directory *name* in *current*, and close that; with a *mode*, create it if it is missing."""
     try:
         following = os.open(name, access | _INTO, dir_fd=current)
     except FileNotFoundError:
@@ -97,7 +97,7 @@ def _step(current: int, name: str, access: int, mode: int | None) -> int:
 def _make(current: int, name: str, access: int, mode: int) -> int:
     try:
         os.mkdir(name, mode, dir_fd=current)
-    except FileExistsError:  # Who was faster chose its mode.
+    except FileExistsError:  # another process created it and chose its mode
         return os.open(name, access | _INTO, dir_fd=current)
     following = os.open(name, access | _INTO, dir_fd=current)
     try:
@@ -110,7 +110,7 @@ def _make(current: int, name: str, access: int, mode: int) -> int:
 
 
 NAME: Final = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}", re.ASCII)
-"""What the id of a client or a profile is, for ``fullmatch``. It becomes a file name: nothing in it climbs or hides."""
+"""Pattern of the id of a client or a profile, for ``fullmatch``; it is safe as a file name."""
 
 _OWN: Final = 0o600
 _PUBLIC: Final = 0o644
@@ -120,9 +120,9 @@ _READING: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os
 class Tree:
     """The configurations of one scope below *root*.
 
-    Nothing is made before something is written. In the system scope everybody may read everything but the signing key;
-    in a user's nobody else may read anything. Whoever changes a tree holds its :meth:`lock`; within a process that is
-    one lock per instance, so there is one instance per tree.
+    Nothing is created before something is written. In the system scope everybody may read everything but the signing
+    key; in the user scope nobody else may read anything. Changes are made under the :meth:`lock`; within a process that
+    is one lock per instance, so there is one instance per tree.
     """
 
     def __init__(self, root: Path, scope: Scope) -> None:
@@ -141,20 +141,20 @@ class Tree:
         self._lock = WriteLock(root / ".lock")
 
     def index(self, client_id: str, profile_id: str) -> Path:
-        """The file that lists the releases; raises :class:`InvalidInput` for what is no id, as the next two do."""
+        """Return the path of the list of releases. Raises :class:`InvalidInput` for an invalid id."""
         return _file(self.indexes, client_id, profile_id)
 
     def draft(self, client_id: str, profile_id: str) -> Path:
-        """The file that holds the draft."""
+        """Return the path of the draft."""
         return _file(self.drafts, client_id, profile_id)
 
     def deployment(self, client_id: str, profile_id: str) -> Path:
-        """The file that says what was deployed last."""
+        """Return the path of the note on the last deployment."""
         return _file(self.deployments, client_id, profile_id)
 
     @contextmanager
     def lock(self) -> Iterator[None]:
-        """Keep every other writer away, in this process and in others; its holder may take it again.
+        """Exclude every other writer, in this process and in others; the holder may take it again.
 
         Raises :class:`~mcpd.errors.Busy` after ten seconds, :class:`~mcpd.errors.ReadOnly` where nothing can be
         written, :class:`~mcpd.errors.InvalidConfig` if :attr:`root` is a symlink.
@@ -164,10 +164,10 @@ class Tree:
             yield
 
     def write(self, path: Path, data: bytes, *, private: bool = False) -> None:
-        """Put *data* at *path*, a file below :attr:`root`, so that every reader sees the old or the new file whole.
+        """Put *data* at *path*, a file below :attr:`root`, so that every reader sees the whole old or new file.
 
-        Nobody else may read it if it is *private*. Raises :class:`~mcpd.errors.ReadOnly`,
-        :class:`~mcpd.errors.NoSpace` or another :class:`~mcpd.errors.McpdError`; then the old file is as it was.
+        Nobody else may read a *private* file. Raises :class:`~mcpd.errors.ReadOnly`, :class:`~mcpd.errors.NoSpace` or
+        another :class:`~mcpd.errors.McpdError`; then the old file is unchanged.
         """
         with self.lock():
             self.prepare(path.parent)
@@ -175,7 +175,7 @@ class Tree:
                 staged.commit()
 
     def stage(self, path: Path, data: bytes, *, private: bool = False) -> Staged:
-        """Do all of :meth:`write` that may fail for want of space; ``commit`` does the rest.
+        """Do everything of :meth:`write` that needs space; ``commit`` does the rest.
 
         The caller holds the lock and has called :meth:`prepare`.
         """
@@ -183,11 +183,11 @@ class Tree:
         return Staged(path, data, _PUBLIC if public else _OWN, self._entered(path.parent))
 
     def read(self, path: Path, limit: int = MAX_FILE, *, private: bool = False) -> bytes | None:
-        """The content of the file *path*, None if there is none.
+        """Return the content of the file *path*, None if there is none.
 
         Raises :class:`~mcpd.errors.InvalidConfig` for a symlink, there or on the way from :attr:`root`, anything else
-        that is no regular file, what is larger than *limit* bytes, and a *private* file that somebody else may read or
-        owns; another :class:`~mcpd.errors.McpdError` for what cannot be read.
+        that is not a regular file, a file larger than *limit* bytes, and a *private* file that another user may read or
+        owns; another :class:`~mcpd.errors.McpdError` for a file that cannot be read.
         """
         directory = self._find(path.parent, os.O_PATH, f"reading {path}")
         if directory is None:
@@ -212,14 +212,14 @@ class Tree:
                 data: bytes | None = file.read(limit + 1)
             except OSError as error:
                 raise from_oserror(error, f"reading {path}") from error
-        if data is None:  # The kernel has files that look regular and are streams.
+        if data is None:  # some kernel files look regular and are streams
             raise _not_regular(path)
         if len(data) > limit:
             raise InvalidConfig(f"{path}: larger than {limit} bytes; it is none of ours, move it away")
         return data
 
     def status(self, path: Path) -> os.stat_result | None:
-        """What there is at *path*, or at the symlink itself if it is one; None if there is nothing.
+        """Return the status of *path*, or of the symlink itself; None if there is nothing.
 
         Raises as :meth:`names` does.
         """
@@ -236,10 +236,10 @@ class Tree:
             os.close(directory)
 
     def names(self, directory: Path) -> list[str]:
-        """What is in *directory*, sorted; nothing if it is missing or no directory.
+        """Return the names in *directory*, sorted; none if it is missing or not a directory.
 
         Raises :class:`~mcpd.errors.InvalidConfig` for a symlink on the way from :attr:`root`, another
-        :class:`~mcpd.errors.McpdError` for what cannot be read.
+        :class:`~mcpd.errors.McpdError` if it cannot be read.
         """
         descriptor = self._find(directory, os.O_RDONLY, f"reading {directory}")
         if descriptor is None:
@@ -252,7 +252,7 @@ class Tree:
             os.close(descriptor)
 
     def remove(self, path: Path) -> bool:
-        """Remove the file *path*, or the symlink but never what it leads to; says whether there was one.
+        """Remove the file *path*, or the symlink but never its target; return True if there was one.
 
         Raises :class:`~mcpd.errors.InvalidConfig` for a symlink on the way from :attr:`root`, another
         :class:`~mcpd.errors.McpdError` if it cannot be removed.
@@ -276,7 +276,7 @@ class Tree:
 
     @contextmanager
     def directory(self, path: Path) -> Iterator[int]:
-        """A descriptor of the directory *path*, for what goes beyond the above: as ``dir_fd``, and to be synced.
+        """Open the directory *path*, for use as ``dir_fd``.
 
         Raises :class:`~mcpd.errors.InvalidConfig` for a symlink on the way from :attr:`root`, another
         :class:`~mcpd.errors.McpdError` if it is missing or may not be read.
@@ -288,10 +288,10 @@ class Tree:
             os.close(descriptor)
 
     def prepare(self, directory: Path) -> None:
-        """Make *directory*, below :attr:`root`, and clear away what writers that were killed left in it.
+        """Create *directory*, below :attr:`root`, and remove what killed writers left in it.
 
-        Only the holder of the lock may, as long as it has nothing staged there itself. Raises
-        :class:`~mcpd.errors.InvalidConfig` for a symlink on the way from :attr:`root`.
+        Only for the holder of the lock, who has nothing staged there. Raises :class:`~mcpd.errors.InvalidConfig` for a
+        symlink on the way from :attr:`root`.
         """
         descriptor = self._made(directory)
         try:
@@ -305,21 +305,21 @@ class Tree:
             os.close(descriptor)
 
     def _entered(self, directory: Path) -> int:
-        """A descriptor of *directory*, which is there."""
+        """Open *directory*, which exists."""
         try:
             return walk(self.root, directory, os.O_RDONLY, f"writing {directory}")
         except FileNotFoundError as error:
             raise from_oserror(error, f"writing {directory}") from error
 
     def _find(self, directory: Path, access: int, doing: str) -> int | None:
-        """A descriptor of *directory*, None if it is missing or no directory."""
+        """Open *directory*; None if it is missing or not a directory."""
         try:
             return walk(self.root, directory, access, doing)
         except FileNotFoundError:
             return None
 
     def _made(self, directory: Path) -> int:
-        """A descriptor of *directory*, which is made if it is missing."""
+        """Open *directory*, and create it if it is missing."""
         mode = 0o755 if self._shared else 0o700
         try:
             if not _is_entry(self.root):
@@ -330,10 +330,10 @@ class Tree:
 
 
 def mark(path: Path) -> Signature | None:
-    """What stays the same for as long as the file *path* does, at the cost of one ``lstat``.
+    """Return a value that changes whenever the file *path* does, at the cost of one ``lstat``.
 
-    None if there is nothing, or if it is too new to be told from the next change. What is read after this call may be
-    kept until the answer is another one.
+    None if there is no file, or if it is so new that the next change may go unnoticed. Content that is read after this
+    call is valid as long as the value stays the same.
     """
     try:
         status = path.lstat()
@@ -343,7 +343,7 @@ def mark(path: Path) -> Signature | None:
 
 
 def _is_entry(path: Path) -> bool:
-    """Whether there is anything at *path*, also a symlink to nothing."""
+    """Return True if there is anything at *path*, even a dangling symlink."""
     try:
         path.lstat()
     except OSError as error:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What is wrong with a configuration before it is published: its form, its client's limits, secrets."""
+"""Validation of a configuration before it is published: its form, the client's limits, secrets and the policy."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 Severity: TypeAlias = Literal["error", "warning"]
 
 MAX_FINDINGS: Final = 100
-"""Errors, and warnings, of one configuration that are told; one more says that there are others."""
+"""Errors, and warnings, of one configuration that are reported; one more says that there are others."""
 
 MAX_NAME: Final = 128
 """Characters in the name of a server."""
@@ -49,15 +49,15 @@ class Finding:
 
     code: str
     severity: Severity
-    """An error keeps it from being published."""
+    """An error prevents publication."""
     message: str
     server_id: str | None = None
-    """The name that the server has in the configuration; None where it is about the whole."""
+    """Name of the server in the configuration; None for the whole configuration."""
     field: str | None = None
     """Such as ``args[0]`` or ``env.KEY``."""
 
     def to_json(self) -> dict[str, JsonValue]:
-        """The fault as tools answer it."""
+        """Return the fault as tools report it."""
         return {
             "code": self.code,
             "severity": self.severity,
@@ -68,10 +68,10 @@ class Finding:
 
 
 def validate(payload: JsonValue, family: Family | None) -> list[Finding]:
-    """Every fault of *payload* for the clients *family*, in the order of the servers' names.
+    """Return every fault of *payload* for the clients *family*, by name of server.
 
-    Without a *family*, which is a warning of its own, nothing is said about what the client takes. Nothing is raised:
-    whatever *payload* is, what is wrong with it is an answer.
+    Without a *family*, which is a warning, the client's limits are not checked. Never raises: every fault of *payload*
+    is part of the result.
     """
     found = _Findings()
     if family is None:
@@ -91,7 +91,7 @@ def validate(payload: JsonValue, family: Family | None) -> list[Finding]:
 
 
 class _Findings:
-    """What was found so far. A hostile configuration has more faults than anybody reads."""
+    """The findings so far, limited, as a hostile configuration has more faults than anybody reads."""
 
     def __init__(self) -> None:
         self._found: list[Finding] = []
@@ -221,7 +221,7 @@ class _Server:
                 self._check_placeholders(value, "env", where)
 
     def _check_steering(self, entry: Mapping[str, JsonValue]) -> None:
-        """``mcpctl`` is not confined, so whoever steers it does what its user can."""
+        """Refuse variables that control ``mcpctl``, which is not confined."""
         env = entry.get("env")
         if not isinstance(env, dict) or not runs_mcpctl(entry):
             return
@@ -266,7 +266,7 @@ class _Server:
             self._error("VALIDATION_ERROR", f"'{where}' is no text of one line", where)
 
     def _check_placeholders(self, value: str, kind: Expandable, where: str) -> None:
-        """Tell of variables in the syntax of another client, which the server would get as they are written."""
+        """Warn of variables in the syntax of another client, which the server would get literally."""
         if self.family is None:
             return
         own = self.family.variables_in(value, kind)
@@ -289,7 +289,7 @@ class _Server:
             )
 
     def _check_family(self, family: Family, entry: dict[str, JsonValue]) -> None:
-        """What only the client has to say: what it cannot be told."""
+        """Check what the client cannot express."""
         try:
             to_client(family, {self.name: entry})
         except InvalidInput as error:
@@ -307,13 +307,13 @@ class _Server:
 
 
 def _url_fault(url: JsonValue, family: Family | None) -> str:
-    """What is wrong with *url*; empty if nothing."""
+    """Return what is wrong with *url*; empty if nothing is."""
     if not isinstance(url, str) or not url:
         return "is no text"
     if not url.isprintable() or " " in url:
         return "holds spaces or control characters"
     if url.startswith(("$", "{", "%")) and family is not None and family.variables_in(url, "url"):
-        return ""  # Its beginning is known where it is filled in.
+        return ""  # its beginning is known where it is substituted
     try:
         parts = urlsplit(PLACEHOLDER.sub("x", url))
         host = parts.hostname
@@ -326,14 +326,14 @@ def _url_fault(url: JsonValue, family: Family | None) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What was found."""
+    """Findings and policy violations."""
 
     errors: Sequence[Finding]
     warnings: Sequence[Finding]
     violations: Sequence[Violation]
 
     def to_json(self) -> dict[str, JsonValue]:
-        """The answer of ``validate_config``, without whom it is about."""
+        """Return the result of ``validate_config``, without the client and profile."""
         return {
             "valid": not self.errors and not self.violations,
             "errors": [each.to_json() for each in self.errors],
@@ -364,14 +364,14 @@ class Checks:
         self._paths, self._scope, self._servers = paths, scope, servers
 
     def state(self) -> object:
-        """Return what changes whenever the files of the policy do; one that is too new is never the same."""
+        """Return a value that changes whenever the files of the policy do; one that is too new never repeats."""
         files = self._paths.system.policy, self._paths.user.policy
         return [mark(path) or (object() if os.path.lexists(path) else None) for path in files]
 
     def report(self, payload: JsonValue, family: Family, *, may_be_empty: bool) -> Report:
-        """What is wrong with *payload* for *family*; that it is empty is a warning only if it *may_be_empty*.
+        """Return the faults of *payload* for *family*; an empty one is only a warning if it *may_be_empty*.
 
-        Raises :class:`~mcpd.errors.InvalidConfig` for a policy that cannot be read.
+        Raises :class:`~mcpd.errors.InvalidConfig` for an invalid policy.
         """
         findings = validate(payload, family)
         if may_be_empty:

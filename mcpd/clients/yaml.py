@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """Client files in YAML: in block style, the lines of single servers are replaced, added and removed.
 
-ruamel.yaml's events say where each server is, and it writes the new lines. It does not write the file as a whole: it
-takes comments for the end of what is above them, and has its own way with lists and nulls wherever they are. Scalars
-mean what the core schema of YAML 1.2.2 (§10.3) says, which is what the clients' parsers follow.
+ruamel.yaml's events locate each server, and it writes the new lines. It does not write the file as a whole: it attaches
+comments to what is above them, and changes the layout of lists and nulls everywhere. Scalars mean what the core schema
+of YAML 1.2.2 (§10.3) says, as in the clients' parsers.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from mcpd.model import JsonValue
 
 MAX_VALUES: Final = 1_000_000
-"""Values that all entries together may stand for, aliases followed."""
+"""Values that all entries together may expand to, aliases followed."""
 _BROKEN: Final = (
     YAMLError,
     ArithmeticError,
@@ -52,7 +52,7 @@ _BROKEN: Final = (
     TypeError,
     ValueError,
 )
-"""What ruamel.yaml raises for texts that are not YAML."""
+"""Errors of ruamel.yaml for texts that are not YAML."""
 _MERGE: Final = "<<"
 _STR: Final = frozenset({"!", "tag:yaml.org,2002:str"})
 _NULL: Final = re.compile(r"~|null|Null|NULL|")
@@ -61,19 +61,19 @@ _INT: Final = re.compile(r"[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+")
 _FLOAT: Final = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
 _SPECIAL: Final = re.compile(r"([-+]?)\.(inf|Inf|INF)|\.(nan|NaN|NAN)")
 _TAG: Final = re.compile(r"(?<=tag handle) .*")
-"""In a message; what somebody forgot to quote may be a secret."""
+"""Placeholder in a message for text that may be a secret that somebody forgot to quote."""
 _COLON: Final = re.compile(r"[ \t]*:")
 _HEADS: Final = {"map": re.compile(" *"), "list": re.compile(" *- +")}
-"""What stands before a server on its first line."""
+"""Characters before a server on its first line."""
 _KINDS: Final = {"map": "a map", "list": "a list"}
 _PLAIN: Final = re.compile(r"(?:[A-Za-z_/]|\.\.?/)[A-Za-z0-9_./@+-]*(?::[A-Za-z0-9_./@+-]+)*", re.ASCII)
 _WORDS: Final = frozenset({"null", "true", "false", "yes", "no", "on", "off", "y", "n"})
-"""What is no string to every parser, of YAML 1.1 and 1.2, unless it is quoted."""
+"""Text that some parser, of YAML 1.1 or 1.2, does not take for a string unless it is quoted."""
 
 
 @dataclass(slots=True)
 class Node:
-    """A value: *children* of a map are its keys and values by turns. *end* of an empty value is where it would be."""
+    """A value: *children* of a map are alternately keys and values. *end* of an empty value is where it would be."""
 
     kind: Literal["scalar", "map", "list", "alias"]
     start: int
@@ -93,16 +93,16 @@ class Node:
 
     @property
     def is_null(self) -> bool:
-        """Whether this is a value that is not there."""
+        """True if this is an absent value."""
         return self.kind == "scalar" and self.plain and self.tag is None and _NULL.fullmatch(self.value) is not None
 
     @property
     def is_empty(self) -> bool:
-        """Whether this is null, an empty map or an empty list."""
+        """True if this is null, an empty map or an empty list."""
         return self.is_null or (self.kind in _KINDS and not self.children)
 
     def walk(self) -> Iterator[Node]:
-        """Yield this node and all below, in their order, but not what aliases stand for."""
+        """Yield this node and all below, in order, without following aliases."""
         stack = [self]
         while stack:
             node = stack.pop()
@@ -110,19 +110,19 @@ class Node:
             stack += reversed(node.children)
 
     def shape(self) -> list[tuple[object, ...]]:
-        """Return what two nodes have in common that are the same but for their place."""
+        """Return a key that is equal for nodes that differ in their place only."""
         return [(node.kind, node.value, node.plain, node.tag, node.anchor, len(node.children)) for node in self.walk()]
 
 
 def load(text: Text) -> JsonValue:
-    """Return what *text* means; raises :class:`~mcpd.errors.InvalidConfig`."""
+    """Return the value of *text*; raises :class:`~mcpd.errors.InvalidConfig`."""
     root = _parse(text)
     return None if root is None else _construct(text, [root])[0]
 
 
 @dataclass(frozen=True)
 class YamlDocument:
-    """A parsed file: *around* are the maps from the root down to what holds the servers, as far as there are any.
+    """A parsed file: *around* are the maps from the root down to the container of the servers, as far as they exist.
 
     *holders* are the keys along the path, each with its value.
     """
@@ -143,13 +143,13 @@ class YamlDocument:
 
     @property
     def model(self) -> list[dict[str, None]]:
-        """The maps in the file, their names alone: values may stand for more than can be read."""
+        """Return the maps in the file with their names only: values may expand to more than can be read."""
         nodes = self.root.walk() if self.root else ()
         return [{key.value: None for key, _ in node.pairs} for node in nodes if node.kind == "map"]
 
     @cached_property
     def servers(self) -> dict[str, JsonValue]:
-        """The servers by name, in their order."""
+        """Return the servers by name, in order."""
         values = _construct(self.text, (value for _, value in self.places.values()))
         return dict(zip(self.places, values, strict=True))
 
@@ -180,7 +180,7 @@ class YamlDocument:
 
     @cached_property
     def places(self) -> dict[str, tuple[Node | None, Node]]:
-        """The servers, each with its key in a map; raises :class:`~mcpd.errors.InvalidConfig` if two have one name."""
+        """Return the servers, each with its key in a map; raises :class:`~mcpd.errors.InvalidConfig` for duplicates."""
         found: dict[str, tuple[Node | None, Node]] = {}
         if len(self.around) <= len(self.key):
             return found
@@ -202,7 +202,7 @@ class YamlDocument:
         return found
 
     def foreign(self) -> list[object]:
-        """Return what the file holds beside servers and the path to them."""
+        """Return everything but servers and the path to them."""
         foreign: list[object] = []
         for name, node in zip(self.key, self.around, strict=False):
             foreign += [(key.shape(), value.shape()) for key, value in node.pairs if key.value != name]
@@ -235,7 +235,7 @@ class YamlDocument:
             node = found[0][1]
 
     def _given_name(self, value: Node) -> str | None:
-        """Return the name that an item of a list holds."""
+        """Return the name of an item of a list."""
         names = [found for key, found in value.pairs if key.value == "name"] if value.kind == "map" else []
         node = (names[-1].target or names[-1]) if names else None
         if node is None or node.kind != "scalar":
@@ -244,7 +244,7 @@ class YamlDocument:
         return name if isinstance(name, str) else None
 
     def _check_editable(self, changes: Mapping[str, JsonValue | None]) -> None:
-        """Raise :class:`~mcpd.errors.InvalidConfig` for anchors, tags and flow style in and around what is changed."""
+        """Raise :class:`~mcpd.errors.InvalidConfig` for anchors, tags and flow style in and around the changes."""
         for node in [*self.around, *(value for _, value in self.holders)]:
             if node.anchor is not None or node.tag is not None:
                 raise self.text.fault(node.start, "the map around the servers has an anchor or a tag; edit it by hand")
@@ -263,12 +263,12 @@ class YamlDocument:
                 )
 
     def _held(self, entries: Mapping[str, JsonValue]) -> JsonValue:
-        """Return *entries* as the file holds them."""
+        """Return *entries* as the file contains them."""
         return list(entries.values()) if self.shape == "list" else dict(entries)
 
     @cached_property
     def _steps(self) -> dict[str, int]:
-        """The steps by which maps and lists are indented; what is nearest to the servers wins."""
+        """The steps by which maps and lists are indented; those nearest to the servers take precedence."""
         steps = {"map": 2, "list": 2}
         for top in [self.root, *self.around]:
             for node in reversed(list(top.walk())) if top else ():
@@ -298,7 +298,7 @@ class YamlDocument:
         return apply(body, [*cut, inserted(self.text, next_line(body, max(old.end, colon)), lines)])
 
     def _lines(self, name: str) -> tuple[int, int]:
-        """Return where the lines of the server *name* begin and end; blank lines behind it are not its own."""
+        """Return where the lines of the server *name* begin and end, without blank lines after it."""
         body, (key, value) = self.text.body, self.places[name]
         first = (key or value).start
         start, end = line_start(body, first), self._after(max(value.end, key.end if key else 0))
@@ -322,7 +322,7 @@ class YamlDocument:
 
 
 def _styled(value: JsonValue) -> Any:
-    """Return *value* with strings in double quotes where a parser might take them for something else."""
+    """Return *value* with double quotes around strings that a parser might take for something else."""
     if isinstance(value, dict):
         return {_styled(name): _styled(each) for name, each in value.items()}
     if isinstance(value, list):
@@ -335,7 +335,7 @@ def _styled(value: JsonValue) -> Any:
 def _parse(text: Text) -> Node | None:  # noqa: C901 -- a case for each event
     """Return the root of the one document in *text*, None if there is none.
 
-    Raises :class:`~mcpd.errors.InvalidConfig`, also for what is nested too deeply: reading events takes no recursion.
+    Raises :class:`~mcpd.errors.InvalidConfig`, also for deep nesting: reading events takes no recursion.
     """
     stack: list[Node] = []
     anchors: dict[str, Node] = {}
@@ -392,7 +392,7 @@ def _node(text: Text, event: Any, anchors: dict[str, Node], *, in_flow: bool) ->
 
 
 def _joined(value: str) -> str:
-    """Return *value* with the halves of surrogate pairs, as JSON escapes them, put together."""
+    """Return *value* with surrogate pairs, as JSON escapes them, joined."""
     if value.isascii():
         return value
     return value.encode("utf-16", "surrogatepass").decode("utf-16", "surrogatepass")
@@ -410,7 +410,7 @@ def _behind(body: str, at: int) -> int:
 
 
 def _construct(text: Text, nodes: Iterable[Node]) -> list[JsonValue]:
-    """Return the values of *nodes*; raises :class:`~mcpd.errors.InvalidConfig` for what JSON has no like of."""
+    """Return the values of *nodes*; raises :class:`~mcpd.errors.InvalidConfig` for those that JSON cannot express."""
     left = MAX_VALUES
 
     def construct(node: Node, depth: int) -> JsonValue:
@@ -430,7 +430,7 @@ def _construct(text: Text, nodes: Iterable[Node]) -> list[JsonValue]:
 
 
 def _name_of(text: Text, key: Node) -> str:
-    """Return the name that *key* is; raises :class:`~mcpd.errors.InvalidConfig` for keys that are none."""
+    """Return the name that *key* is; raises :class:`~mcpd.errors.InvalidConfig` for an invalid key."""
     if key.kind != "scalar":
         raise text.fault(key.start, "a key is not a name")
     return key.value

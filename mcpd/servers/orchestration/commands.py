@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What has to be done with the clients' own files, which only ``mcpctl`` reads and writes: the commands for it."""
+"""Commands for the user: only ``mcpctl`` reads and writes the clients' files."""
 
 from __future__ import annotations
 
@@ -17,10 +17,9 @@ if TYPE_CHECKING:
 
 
 def deploy(service: Orchestration, client_id: str, profile_id: str, artifact_id: str | None) -> dict[str, JsonValue]:
-    """How a release differs from what was deployed last, and the command that deploys it.
+    """Return how a release differs from the last deployment, and the command that deploys it.
 
-    Raises what getting the release raises, and what
-    :meth:`~mcpd.clients.service.Orchestration.check_deploy` does.
+    Raises the errors of getting the release, and of :meth:`~mcpd.clients.service.Orchestration.check_deploy`.
     """
     release = (
         service.current(client_id, profile_id)
@@ -32,7 +31,7 @@ def deploy(service: Orchestration, client_id: str, profile_id: str, artifact_id:
     before: dict[str, Any] = {"mcpServers": {}}
     if last is not None:
         try:
-            # To compare with, a release whose key has expired will do, and none is no reason not to deploy another.
+            # Expired keys are accepted for a comparison, and a missing release does not prevent a deployment.
             artifact = str(last.get("artifact_id"))
             before = service.releases.get(client_id, profile_id, artifact, expired=True).payload
         except ArtifactNotFound:
@@ -54,7 +53,7 @@ def deploy(service: Orchestration, client_id: str, profile_id: str, artifact_id:
 
 
 def drift(service: Orchestration, client_id: str, profile_id: str) -> dict[str, JsonValue]:
-    """What was deployed last, the newest release, and the command that looks at the client's file."""
+    """Return the last deployment, the latest release, and the command that compares the client's file."""
     newest = service.current(client_id, profile_id)
     last = deployed(service, client_id, profile_id)
     if last is None:
@@ -77,8 +76,8 @@ def drift(service: Orchestration, client_id: str, profile_id: str) -> dict[str, 
 
 
 def undo(service: Orchestration, client_id: str, profile_id: str) -> dict[str, JsonValue]:
-    """What was deployed last, and the command that takes it back."""
-    # Without a release: taking back is the way out of one that cannot be used, too.
+    """Return the last deployment, and the command that undoes it."""
+    # Without a release: undo is also the way out of one that cannot be used.
     service.profiles.get(service.families.get(client_id), profile_id)
     last = deployed(service, client_id, profile_id)
     return {
@@ -94,7 +93,7 @@ def undo(service: Orchestration, client_id: str, profile_id: str) -> dict[str, J
 
 
 def _nothing(service: Orchestration, client_id: str, profile_id: str) -> str:
-    """What to say where nothing of a profile is deployed."""
+    """Return the message if nothing of a profile is deployed."""
     profiles = service.profiles.available(service.families.get(client_id))
     others = [each for each in profiles if each != profile_id and deployed(service, client_id, each) is not None]
     if others:
@@ -103,9 +102,9 @@ def _nothing(service: Orchestration, client_id: str, profile_id: str) -> str:
 
 
 def deployed(service: Orchestration, client_id: str, profile_id: str) -> dict[str, JsonValue] | None:
-    """The last deployment, as ``mcpctl`` noted it; None if there was none.
+    """Return the last deployment, as ``mcpctl`` noted it; None if there was none.
 
-    Raises :class:`~mcpd.errors.InvalidConfig` for a note that cannot be read.
+    Raises :class:`~mcpd.errors.InvalidConfig` for an invalid note.
     """
     path = service.tree.deployment(client_id, profile_id)
     data = service.tree.read(path)

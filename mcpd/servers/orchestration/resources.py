@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The resources: what the server and the clients can do, servers, drafts and releases."""
+"""The resources: capabilities of the server and of clients, servers, drafts and releases."""
 
 from __future__ import annotations
 
@@ -25,11 +25,13 @@ if TYPE_CHECKING:
     from mcpd.servers.orchestration.tools import Tools
 
 VERSION: Final = "0.1.0"
-"""Of the server's interface."""
+"""Version of the server's interface."""
 WAVE: Final = "Wave 1: Foundation"
 URL_VARIABLE: Final = "MCP_ORCHESTRATION_URL"
-"""Names the base URL under which others fetch the verification key, as mcpd does for the user's bridge if it runs;
-without it they are told its file."""
+"""Variable with the base URL of the verification key, which mcpd sets if the user's bridge runs.
+
+Without it clients are given the path of the file.
+"""
 JSON: Final = "application/json"
 PEM: Final = "application/x-pem-file"
 RAW: Final = "application/octet-stream"
@@ -47,24 +49,24 @@ class Resources:
     """The resources of one service."""
 
     def __init__(self, service: Orchestration, tools: Tools, revisions: Sequence[str]) -> None:
-        """*revisions* are those of MCP that the server speaks."""
+        """*revisions* are the supported revisions of MCP."""
         self._service, self._tools, self._revisions = service, tools, revisions
 
     def listing(self) -> list[dict[str, Any]]:
-        """What ``resources/list`` shows."""
+        """Return the result of ``resources/list``."""
         return [{"uri": each.uri, "name": each.uri, "title": each.title, "mimeType": each.mime} for each in _RESOURCES]
 
     @staticmethod
     def templates() -> list[dict[str, Any]]:
-        """What ``resources/templates/list`` shows."""
+        """Return the result of ``resources/templates/list``."""
         return [
             {"uriTemplate": uri, "name": uri, "title": title, "mimeType": JSON} for uri, title in _TEMPLATES.items()
         ]
 
     def read(self, uri: str) -> dict[str, Any]:
-        """The contents of *uri*, as ``resources/read`` answers.
+        """Return the result of ``resources/read`` for *uri*.
 
-        Raises :class:`~mcpd.clients.errors.ResourceNotFound`, and what the service raises.
+        Raises :class:`~mcpd.clients.errors.ResourceNotFound`, and the errors of the service.
         """
         for each in _RESOURCES:
             if each.uri == uri:
@@ -80,7 +82,7 @@ class Resources:
         return {"contents": [{"uri": uri, "mimeType": JSON, "text": _text(value)}]}
 
     def complete(self, template: str, argument: str, value: str, known: dict[str, str]) -> list[str]:
-        """Values for *argument* of *template* that begin with *value*, the others being *known*."""
+        """Return values for *argument* of *template* that begin with *value*, given the *known* other arguments."""
         if template not in _TEMPLATES:
             raise InvalidArgument(f"there is no resource template {printable(template)!r}")
         found = self._ids(argument, known)

@@ -60,7 +60,7 @@ _Client = Annotated[_Text, Field(description="Client family identifier")]
 _Profile = Annotated[_Text | None, Field(description="Profile identifier (defaults to 'default')")]
 _Time = Annotated[str, Field(json_schema_extra={"format": "date-time"})]
 
-# ---------------------------------------------------------------------- tools of the source document, with its schemas
+# Tools of the source document, with its schemas.
 
 
 class _Arguments(BaseModel):
@@ -169,7 +169,7 @@ class _Report(BaseModel):
     recommendation: Annotated[str | None, Field(description="Human-readable action recommendation")] = None
 
 
-# ----------------------------------------------------------------------------------------------------- further tools
+# Further tools.
 
 
 class _Strict(_Arguments):
@@ -232,7 +232,7 @@ class _InitializeKeys(_Strict):
     regenerate: Annotated[bool, Field(description="Replace the existing key")] = False
 
 
-# -------------------------------------------------------------------------------------------------------- the table
+# The table.
 
 Answer: TypeAlias = "dict[str, JsonValue]"
 _DEFAULTS: Final = {"readOnlyHint": False, "destructiveHint": True, "idempotentHint": False, "openWorldHint": True}
