@@ -93,7 +93,7 @@ def compare(family: Family, file: Path, deployed: Mapping[str, JsonValue]) -> Dr
     except Busy as error:
         return unreadable(file, error)
     except McpdError as error:
-        return unreadable(file, error, "; the file has to be mended first, a deployment leaves it as it is")
+        return unreadable(file, error, "; repair the file first, as a deployment leaves it alone")
     missing = tuple(name for name in deployed if name not in found)
     modified = tuple(name for name in deployed if name in found and not holds(found[name], deployed[name]))
     return Drift(

@@ -74,7 +74,7 @@ def _write(family: Family, name: str, entry: JsonValue) -> JsonValue:
     if kind is None:
         way = "Streamable HTTP" if parsed.kind == "http" else "HTTP with server-sent events"
         raise InvalidInput(
-            f"{_server(name)}: {family.name} reaches no server by {way} through its file; give the server a command"
+            f"{_server(name)}: {family.name} does not support servers by {way} in its file; give the server a command"
         )
     return _write_remote(family, kind, name, parsed)
 
@@ -96,7 +96,9 @@ def _write_local(family: Family, name: str, entry: _Local) -> JsonValue:
         written[form.env_names] = list(passed)
     if entry.cwd is not None:
         if form.cwd is None:
-            raise InvalidInput(f"{_server(name)}: cwd: {family.name} starts servers in no directory of their own")
+            raise InvalidInput(
+                f"{_server(name)}: cwd: {family.name} does not start servers in a directory of their own"
+            )
         written[form.cwd] = entry.cwd
     return {**written, **deepcopy(form.constants)}
 

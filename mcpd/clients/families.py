@@ -516,7 +516,7 @@ class DataFiles(Generic[T]):
                 return _Look((), "", stable=True)
             return _Look((), from_oserror(error, f"reading {directory}").message, stable=False)
         if len(names) > MAX_FILES:
-            return _Look((), f"{directory}: more than {MAX_FILES} files; none of them is used", stable=False)
+            return _Look((), f"{directory}: more than {MAX_FILES} files, so none of them is used", stable=False)
         seen = [(path, _status(path)) for path in sorted(names)]
         return _Look(
             tuple((path, signature(status) if status else None) for path, status in seen),
@@ -541,8 +541,8 @@ class DataFiles(Generic[T]):
     def _one(self, path: Path) -> T:
         if not FAMILY_ID.fullmatch(path.stem):
             raise InvalidConfig(
-                f"{printable(str(path))}: {printable(path.stem)} is no id of a {self._what}: use 1 to 64 of a-z 0-9"
-                " . _ - and begin with a letter or digit"
+                f"{printable(str(path))}: {printable(path.stem)} is not the id of a {self._what}: use 1 to 64 of a-z"
+                " 0-9 . _ - and begin with a letter or digit"
             )
         try:
             data = parse_toml(read_file(path, MAX_DATA))

@@ -84,9 +84,9 @@ def missing_directories(path: Path, home: Path) -> list[Path]:
     with suppress(OSError):  # reported when the file is written
         owner = above.stat().st_uid
         if os.geteuid() == 0 and owner != 0:
-            raise InvalidConfig(f"{path}: lies in a directory of another user (uid {owner}); run this as that user")
+            raise InvalidConfig(f"{path}: is in a directory of another user (uid {owner}); run this as that user")
     if missing and real_place(home / "x").parent not in missing[-1].parents:
-        raise InvalidConfig(f"{path}: there is no directory {path.parent}; make it first, or name another file")
+        raise InvalidConfig(f"{path}: there is no directory {path.parent}; create it first, or name another file")
     return missing[::-1]
 
 
@@ -509,4 +509,4 @@ class _Change:
             return None
 
     def _busy(self) -> Busy:
-        return Busy(f"{self.before.path}: was changed meanwhile by another program, and stays as it is; try again")
+        return Busy(f"{self.before.path}: was changed meanwhile by another program, and is left alone; try again")

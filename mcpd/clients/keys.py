@@ -110,7 +110,7 @@ def check_signature(public: Ed25519PublicKey, data: bytes, signature: str, name:
     There is one way to write a *signature*: Base64 with its padding and nothing else.
     """
     if not signature:
-        raise SignatureError("there is none")
+        raise SignatureError("it is missing")
     try:
         raw = base64.b64decode(signature, validate=True)
     except ValueError as error:
@@ -137,8 +137,8 @@ def parse_list(data: bytes, path: Path) -> tuple[Record, ...]:
             return records
         fault = f"{path}: lists a key twice"
     raise SignatureError(
-        f"{fault}. Put the right one back; or move it away, then 'mcpctl client keys init' writes it anew, without the "
-        "keys of old"
+        f"{fault}. Put the right one back; or move it away, then 'mcpctl client keys init' writes a new one, without"
+        " the old keys"
     )
 
 
@@ -271,7 +271,7 @@ class Keys:
         if name not in live and (live or any(record.key_id == name for record in records)):
             why = f"but {live[-1]} is in use" if live else "which was retired"
             raise SignatureError(
-                f"{self._secret}: holds the key {name}, {why} ({self._list}); put the right one back, or {ANEW}"
+                f"{self._secret}: contains the key {name}, {why} ({self._list}); put the right one back, or {ANEW}"
             )
         self._check_published({name, *live})
         files = {
@@ -378,11 +378,11 @@ class Keys:
     def _record(self, name: str, *, expired: bool) -> Record:
         record = next((record for record in self._records() if record.key_id == name), None)
         if record is None:
-            raise SignatureError(f"the key '{printable(name)}' is none of those in {self._list}")
+            raise SignatureError(f"the key '{printable(name)}' is not in {self._list}")
         end = record.expires_at
         if not expired and end is not None and self._clock() > end:
             raise SignatureError(
-                f"the key '{name}' was replaced, and its signatures were good until {timestamp(end)}; publish again"
+                f"the key '{name}' was replaced, and its signatures were valid until {timestamp(end)}; publish again"
             )
         return record
 

@@ -107,12 +107,12 @@ def _check_types(value: object) -> None:
             if isinstance(item, dict):
                 for key in item:
                     if not isinstance(key, str):
-                        raise ValueError(f"the key {str(key)[:40]!a} is no text")  # noqa: TRY004 - one kind of fault
+                        raise ValueError(f"the key {str(key)[:40]!a} is not a string")  # noqa: TRY004 - one kind of fault
                 below.extend(item.values())
             elif isinstance(item, list):
                 below.extend(item)
             elif not isinstance(item, _LEAVES):
-                raise ValueError(f"{type(item).__name__} is no JSON")  # noqa: TRY004 - likewise
+                raise ValueError(f"{type(item).__name__} is not JSON")  # noqa: TRY004 - likewise
         level = below
 
 
@@ -194,7 +194,7 @@ class _Maker:
         most = self._family.limitations.max_servers
         if most is None or len(server_ids) <= most:
             return server_ids
-        text = f"{self._family.name} takes at most {most} servers; left out"
+        text = f"{self._family.name} supports at most {most} servers; left out"
         self._said[text] = server_ids[most:]
         return server_ids[:most]
 
@@ -219,7 +219,7 @@ class _Maker:
             return None
         placeholder = self._family.placeholder(TOKEN, "headers")
         if placeholder is None:
-            self._say(f"{name} cannot fill in a token where it connects to a URL; {instead}", server_id)
+            self._say(f"{name} cannot substitute a token where it connects to a URL; {instead}", server_id)
             return None
         for variable in self._profile.variables_of(server_id):
             self._say(f"the variable {variable} cannot be passed on to servers at a URL", server_id)
@@ -236,9 +236,11 @@ class _Maker:
         for variable in self._profile.variables_of(server_id):
             placeholder = self._family.placeholder(variable, "env")
             if placeholder is None:
-                self._say(f"{self._family.name} fills in no variables, so {variable} is not passed on", server_id)
+                self._say(f"{self._family.name} substitutes no variables, so {variable} is not passed on", server_id)
             elif most is not None and len(env) >= most:
-                self._say(f"{self._family.name} takes at most {most} variables, so {variable} is left out", server_id)
+                self._say(
+                    f"{self._family.name} supports at most {most} variables, so {variable} is left out", server_id
+                )
             else:
                 env[variable] = placeholder
         return env

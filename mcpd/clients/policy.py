@@ -82,7 +82,7 @@ def origin_of(entry: JsonValue, servers: Mapping[str, InstalledServer], family: 
     *family* is the client that it is for; without it, variables may be in any client's syntax.
     """
     if not isinstance(entry, dict):
-        return Origin(doubt="it is no object")
+        return Origin(doubt="it is not an object")
     url, command = entry.get("url"), entry.get("command")
     if url is not None and command is None:
         return _remote(url, servers, family)
@@ -111,7 +111,7 @@ def is_passed_on(name: str, value: JsonValue, family: Family | None) -> bool:
 
 def _remote(url: JsonValue, servers: Mapping[str, InstalledServer], family: Family | None) -> Origin:
     if not isinstance(url, str):
-        return Origin(doubt="its url is no text")
+        return Origin(doubt="its url is not a string")
     address = read_address(url, _prefix(family))
     runs, names = _bridged(address)
     normal = f"url:{address.normal}"
@@ -138,7 +138,7 @@ def _local(entry: Mapping[str, JsonValue], servers: Mapping[str, InstalledServer
             names += _words([text, *_listed(args)])
         return Origin(text, (), _once(names), fault=_loader(entry, text, family), doubt=doubt)
     if not isinstance(args, list) or not all(isinstance(arg, str) for arg in args):
-        doubt = doubt or f"what it passes to {COMMAND} is no list of texts"
+        doubt = doubt or f"what it passes to {COMMAND} is not a list of strings"
     elif any(_is_filled_in(word, family) for word in _listed(args)):
         doubt = doubt or f"a placeholder stands in what it passes to {COMMAND}"
     names += [word.partition("=")[2] for word in _listed(args) if word.startswith("-")]
@@ -161,7 +161,7 @@ def _unusual(entry: Mapping[str, JsonValue], family: Family | None) -> str:
     if not (isinstance(args, list) and len(args) == 2 and args[0] == RUN):
         return f"its arguments are not '{RUN} ID'"
     if not (isinstance(args[1], str) and ID_PATTERN.fullmatch(args[1])):
-        return "what it runs is no id"
+        return "what it runs is not an id"
     if further := sorted(entry.keys() - _FIELDS):
         return f"it has a field {further[0][:140]!a}"
     if entry.get("type", "stdio") != "stdio":
@@ -171,7 +171,7 @@ def _unusual(entry: Mapping[str, JsonValue], family: Family | None) -> str:
 
 def _unusual_variable(env: JsonValue, family: Family | None) -> str:
     if not isinstance(env, dict):
-        return "its env is no object"
+        return "its env is not an object"
     for name, value in env.items():
         if is_steering(name):
             return f"the variable {name[:140]!a} steers {COMMAND} itself"
@@ -184,7 +184,7 @@ def _loader(entry: Mapping[str, JsonValue], command: str, family: Family | None)
     """Return how the environment turns *command* into another program; empty if it does not."""
     env = entry.get("env", {})
     if not isinstance(env, dict):
-        return "its env is no object"
+        return "its env is not an object"
     for name, value in env.items():
         is_sought = name != "PATH" or not re.search(r"[/\\]", command)
         if _LOADERS.fullmatch(name) and is_sought and not is_passed_on(name, value, family):
@@ -444,7 +444,7 @@ def _compiled(globs: Iterable[str]) -> _Patterns:
 def _fault(error: ValidationError) -> str:
     first = error.errors(include_url=False, include_input=False)[0]
     if first["type"] == "extra_forbidden":
-        return f"{'.'.join(printable(str(part)) for part in first['loc'])}: there is no such rule"
+        return f"{'.'.join(printable(str(part)) for part in first['loc'])}: unknown rule"
     return first_fault(error)
 
 
@@ -486,7 +486,7 @@ def _check_url(rule: _Rule, name: str, origin: Origin) -> list[Violation]:
         match.fullmatch(source) for source in origin.sources for _, match in rule.urls if source.startswith(_URL)
     ):
         return []
-    what = f"it is no command, and no '{_URL}…' in sources.allowed of the same file allows it"
+    what = f"it has no command, and no '{_URL}…' in sources.allowed of the same file allows it"
     return [_violation(rule, name, "allowed", origin.written or UNKNOWN, what)]
 
 
@@ -503,14 +503,14 @@ def _check_doubt(rule: _Rule, name: str, origin: Origin) -> list[Violation]:
     if not origin.doubt or rule.name not in _DOUBTED or not rule.is_restrictive:
         return []
     value = origin.command if origin.command is not None else origin.written or UNKNOWN
-    what = f"{origin.doubt}, so it cannot be told whether it is allowed"
+    what = f"{origin.doubt}, so it is uncertain whether it is allowed"
     return [_violation(rule, name, "allowed" if rule.is_selective else "forbidden", value, what)]
 
 
 def _check_permissions(rule: _Rule, name: str, origin: Origin) -> list[Violation]:
     if origin.permissions is None:
         # The permissions of a server that mcpd did not install are unknown, so no list includes them.
-        return _against(rule, name, (UNKNOWN,), "a server whose permissions are not known")
+        return _against(rule, name, (UNKNOWN,), "a server whose permissions are unknown")
     found: list[Violation] = []
     for permission in origin.permissions:
         base = permission.partition("?")[0]

@@ -339,8 +339,8 @@ class Publishing:
                 before = newest.payload if newest is not None else {SERVERS: {}}
                 dropped = _removed(before, payload) if is_curated else []
                 if is_new and is_curated and newest is not None:
-                    old = f"{newest.artifact_id[:12]}, which was made of a draft"
-                    warnings = [*warnings, f"this takes the place of {old}: {_summary(before, payload)}"]
+                    old = f"{newest.artifact_id[:12]}, which was made from a draft"
+                    warnings = [*warnings, f"this replaces {old}: {_summary(before, payload)}"]
                 if newest is None or is_new:
                     text = changelog.strip() or _summary(before, payload)
                     newest = self._sign(family, profile, payload, source, text)
@@ -414,7 +414,7 @@ def _keep_curated(family: Family, profile: Profile, newest: Release | None, payl
         details |= {"dropped": _removed(newest.payload, payload), "changes": diff.compare(newest.payload, payload)}
         what = _summary(newest.payload, payload)
     raise InvalidInput(
-        f"{family.id}/{profile.id} was made of a draft, which publishing what is installed would discard: {what}."
+        f"{family.id}/{profile.id} was made from a draft, which publishing the installed servers would discard: {what}."
         f" 'mcpctl client publish {family.id} --profile {profile.id} --from-installed' (from_installed: true) does so",
         details,
     )

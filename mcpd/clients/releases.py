@@ -234,7 +234,7 @@ def _verifier(keys: Mapping[str, Ed25519PublicKey] | Ed25519PublicKey) -> Verifi
         public = keys.get(key_id)
         if public is None:
             trusted = ", ".join(sorted(keys)) or "none"
-            raise SignatureError(f"the key '{printable(key_id)}' is none of the trusted ones, which are: {trusted}")
+            raise SignatureError(f"the key '{printable(key_id)}' is not trusted; trusted are: {trusted}")
         check_signature(public, data, signature, key_id)
 
     return verify
@@ -255,7 +255,7 @@ def _parse(data: bytes, origin: str) -> _Document:
                     f"{origin}: 'content' says something else than 'structuredContent', which is signed"
                 )
         if not isinstance(value, dict) or "artifact_id" not in value:
-            raise SignatureError(f"{origin}: holds no signed configuration; give it what get_config answers")
+            raise SignatureError(f"{origin}: holds no signed configuration; give it the result of get_config")
         return _Document.model_validate(value)
     except ValidationError as error:
         raise SignatureError(f"{origin}: not a signed configuration: {_fault(error)}") from error
@@ -357,7 +357,7 @@ def unusable(fault: str, client_id: str, profile_id: str) -> SignatureError:
 
 def publish_again(client_id: str, profile_id: str) -> str:
     """Return the way out of a release that cannot be trusted."""
-    return f"'mcpctl client publish {client_id} --profile {profile_id}' signs it anew"
+    return f"'mcpctl client publish {client_id} --profile {profile_id}' signs it again"
 
 
 MAX_WORD: Final = 200
@@ -714,9 +714,9 @@ def _parse_payload(content: bytes, origin: str) -> dict[str, JsonValue]:
         payload = parse_payload(load_json(content, origin), origin)
         is_canonical = canonical(payload) == content
     except (InvalidInput, InvalidManifest) as error:
-        raise SignatureError(f"{error.message}; it is signed, and no configuration") from error
+        raise SignatureError(f"{error.message}; it is signed, but not a configuration") from error
     if not is_canonical:
-        raise SignatureError(f"{origin}: it is signed, and not spelled as configurations are")
+        raise SignatureError(f"{origin}: it is signed, but not in canonical form")
     return payload
 
 

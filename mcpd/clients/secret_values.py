@@ -124,7 +124,7 @@ def secret_in(text: str, name: str = "", placeholder: re.Pattern[str] = PLACEHOL
     if _SHAPES.search(text):
         return "it has the form of an access token or a private key"
     if name and is_secret_name(name) and _is_literal(text, placeholder):
-        return "its name is that of a secret, and it is no placeholder"
+        return "its name is that of a secret, and it is not a placeholder"
     return _secret_in_url(text, placeholder) or _secret_in_json(text, placeholder)
 
 

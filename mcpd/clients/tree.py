@@ -215,7 +215,7 @@ class Tree:
         if data is None:  # some kernel files look regular and are streams
             raise _not_regular(path)
         if len(data) > limit:
-            raise InvalidConfig(f"{path}: larger than {limit} bytes; it is none of ours, move it away")
+            raise InvalidConfig(f"{path}: larger than {limit} bytes; it was not written by mcpd, move it away")
         return data
 
     def status(self, path: Path) -> os.stat_result | None:
@@ -357,7 +357,7 @@ def _file(directory: Path, client_id: str, profile_id: str) -> Path:
     for what, name in (("client", client_id), ("profile", profile_id)):
         if not NAME.fullmatch(name):
             raise InvalidInput(
-                f"'{printable(name)}' is no id of a {what}: use 1 to 64 of a-z 0-9 . _ - and begin with one of a-z 0-9"
+                f"'{printable(name)}' is not the id of a {what}: use 1 to 64 of a-z 0-9 . _ -, the first of a-z 0-9"
             )
     return directory / client_id / f"{profile_id}.json"
 

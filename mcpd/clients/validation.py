@@ -75,7 +75,7 @@ def validate(payload: JsonValue, family: Family | None) -> list[Finding]:
     """
     found = _Findings()
     if family is None:
-        found.warning("UNKNOWN_CLIENT", "the client is not known, so nothing can be said about what it takes")
+        found.warning("UNKNOWN_CLIENT", "the client is unknown, so its limits were not checked")
     servers = _servers(payload, found)
     if servers is None:
         return found.all()
@@ -116,7 +116,7 @@ class _Findings:
         severities: tuple[Severity, ...] = ("error", "warning")
         for severity in severities:
             if self._count[severity] >= MAX_FINDINGS:
-                text = f"there may be more {severity}s than the {MAX_FINDINGS} that are told; mend these first"
+                text = f"there may be more {severity}s than these {MAX_FINDINGS}; fix these first"
                 self._found.append(Finding("VALIDATION_ERROR", severity, text))
         return self._found
 
@@ -133,11 +133,11 @@ def _servers(payload: JsonValue, found: _Findings) -> dict[str, JsonValue] | Non
     for key in sorted(payload.keys() - {"mcpServers"}):
         found.error(
             "VALIDATION_ERROR",
-            f"{printable(key)!r} is no part of a configuration, which is 'mcpServers' alone; remove it",
+            f"{printable(key)!r} is not part of a configuration, which is 'mcpServers' only; remove it",
         )
     servers = payload.get("mcpServers", {})
     if not isinstance(servers, dict):
-        found.error("VALIDATION_ERROR", "'mcpServers' is no object, from names to servers", field="mcpServers")
+        found.error("VALIDATION_ERROR", "'mcpServers' is not an object from names to servers", field="mcpServers")
         return None
     return servers
 
@@ -145,7 +145,7 @@ def _servers(payload: JsonValue, found: _Findings) -> dict[str, JsonValue] | Non
 def _check_number(count: int, family: Family, found: _Findings) -> None:
     most = family.limitations.max_servers
     if most is not None and count > most:
-        text = f"{family.name} takes at most {most} servers, and there are {count}; remove {count - most}"
+        text = f"{family.name} supports at most {most} servers, and there are {count}; remove {count - most}"
         found.error("TOO_MANY_SERVERS", text, field="mcpServers")
 
 
@@ -160,10 +160,10 @@ class _Server:
 
     def check(self, entry: JsonValue) -> None:
         if not (0 < len(self.name) <= MAX_NAME and self.name.isprintable() and self.name == self.name.strip()):
-            text = f"its name is not 1 to {MAX_NAME} printable characters without a space at either end"
+            text = f"its name must be 1 to {MAX_NAME} printable characters, without a space at either end"
             self._error("VALIDATION_ERROR", text, None)
         if not isinstance(entry, dict):
-            self._error("VALIDATION_ERROR", "it is no object", None)
+            self._error("VALIDATION_ERROR", "it is not an object", None)
             return
         command, url = entry.get("command"), entry.get("url")
         if command is not None and url is not None:
@@ -182,7 +182,7 @@ class _Server:
     def _check_local(self, entry: Mapping[str, JsonValue], command: JsonValue) -> None:
         self._check_fields(entry, _STDIO)
         if entry.get("type", "stdio") != "stdio":
-            self._error("VALIDATION_ERROR", "'type' is not \"stdio\", as it is where there is a command", "type")
+            self._error("VALIDATION_ERROR", "'type' must be \"stdio\" for a server with a command", "type")
         self._check_line(command, "command")
         if "cwd" in entry:
             self._check_line(entry["cwd"], "cwd")
@@ -195,26 +195,26 @@ class _Server:
 
     def _check_args(self, args: JsonValue) -> None:
         if not isinstance(args, list):
-            self._error("INVALID_ARGS_TYPE", "'args' is no list of texts", "args")
+            self._error("INVALID_ARGS_TYPE", "'args' is not a list of strings", "args")
             return
         for index, arg in enumerate(args):
             if not isinstance(arg, str):
-                self._error("INVALID_ARGS_TYPE", "this argument is no text; put it into quotes", f"args[{index}]")
+                self._error("INVALID_ARGS_TYPE", "this argument is not a string; put it in quotes", f"args[{index}]")
 
     def _check_env(self, env: JsonValue) -> None:
         if not isinstance(env, dict):
-            self._error("INVALID_ENV_TYPE", "'env' is no object, from variables to texts", "env")
+            self._error("INVALID_ENV_TYPE", "'env' is not an object from variables to strings", "env")
             return
         most = self.family.limitations.max_env_vars_per_server if self.family is not None else None
         if self.family is not None and most is not None and len(env) > most:
-            text = f"{self.family.name} takes at most {most} variables, and there are {len(env)}"
+            text = f"{self.family.name} supports at most {most} variables, and there are {len(env)}"
             self._error("TOO_MANY_ENV_VARS", text, "env")
         for name, value in env.items():
             where = f"env.{printable(name)}"
             if not _VARIABLE.fullmatch(name):
-                self._error("VALIDATION_ERROR", "this is no name of a variable: use A-Z a-z 0-9 _", where)
+                self._error("VALIDATION_ERROR", "this is not the name of a variable: use A-Z a-z 0-9 _", where)
             if not isinstance(value, str):
-                self._error("INVALID_ENV_TYPE", "the value of this variable is no text; put it into quotes", where)
+                self._error("INVALID_ENV_TYPE", "the value of this variable is not a string; put it in quotes", where)
             elif not value:
                 self._warning("EMPTY_ENV_VAR", "this variable is empty; remove it if that is not meant", where)
             else:
@@ -236,34 +236,32 @@ class _Server:
     def _check_remote(self, entry: Mapping[str, JsonValue], url: JsonValue) -> None:
         self._check_fields(entry, _URL)
         if entry.get("type") not in ("http", "sse"):
-            self._error(
-                "VALIDATION_ERROR", '\'type\' is neither "http" nor "sse", as it is where there is a url', "type"
-            )
+            self._error("VALIDATION_ERROR", '\'type\' must be "http" or "sse" for a server with a url', "type")
         if isinstance(url, str):
             self._check_placeholders(url, "url", "url")
         if fault := _url_fault(url, self.family):
             self._error("VALIDATION_ERROR", f"its url {fault}", "url")
         headers = entry.get("headers", {})
         if not isinstance(headers, dict):
-            self._error("VALIDATION_ERROR", "'headers' is no object, from names to texts", "headers")
+            self._error("VALIDATION_ERROR", "'headers' is not an object from names to strings", "headers")
             return
         for name, value in headers.items():
             where = f"headers.{printable(name)}"
             if not _HEADER.fullmatch(name):
-                self._error("VALIDATION_ERROR", "this is no name of a header", where)
+                self._error("VALIDATION_ERROR", "this is not the name of a header", where)
             if not isinstance(value, str) or _CONTROL.search(value):
-                self._error("VALIDATION_ERROR", "the value of this header is no text of one line", where)
+                self._error("VALIDATION_ERROR", "the value of this header is not a string of one line", where)
             else:
                 self._check_placeholders(value, "headers", where)
 
     def _check_fields(self, entry: Mapping[str, JsonValue], known: frozenset[str]) -> None:
         for key in sorted(entry.keys() - known):
-            text = f"there is no such field; beside such a server there are {', '.join(sorted(known))}"
+            text = f"unknown field; such a server has {', '.join(sorted(known))}"
             self._error("VALIDATION_ERROR", text, printable(key))
 
     def _check_line(self, value: JsonValue, where: str) -> None:
         if not isinstance(value, str) or not value.strip() or _CONTROL.search(value):
-            self._error("VALIDATION_ERROR", f"'{where}' is no text of one line", where)
+            self._error("VALIDATION_ERROR", f"'{where}' is not a string of one line", where)
 
     def _check_placeholders(self, value: str, kind: Expandable, where: str) -> None:
         """Warn of variables in the syntax of another client, which the server would get literally."""
@@ -275,8 +273,8 @@ class _Server:
             name = re.sub(r"^\$?\{(?:env:)?|(?::-)?\}$", "", text)
             if text.endswith("}") and _UPPER.fullmatch(name) and name not in own:
                 own_way = self.family.placeholder(name, kind)
-                instead = f"write {own_way}" if own_way is not None else "it fills in none there"
-                told = f"{self.family.name} does not fill in {text}, and passes it on as it is; {instead}"
+                instead = f"write {own_way}" if own_way is not None else "it substitutes none there"
+                told = f"{self.family.name} does not substitute {text}, and passes it on literally; {instead}"
                 self._warning("UNEXPANDED_PLACEHOLDER", told, where)
 
     def _check_secrets(self, entry: Mapping[str, JsonValue]) -> None:
@@ -309,7 +307,7 @@ class _Server:
 def _url_fault(url: JsonValue, family: Family | None) -> str:
     """Return what is wrong with *url*; empty if nothing is."""
     if not isinstance(url, str) or not url:
-        return "is no text"
+        return "is not a string"
     if not url.isprintable() or " " in url:
         return "holds spaces or control characters"
     if url.startswith(("$", "{", "%")) and family is not None and family.variables_in(url, "url"):

@@ -287,7 +287,7 @@ def test_another_file_is_deployed_to_with_a_history_of_its_own(machine: Machine)
     assert machine("undo", "cursor", "--file", str(project)).code == 0
     assert project.read_bytes() == before
     misspelt = str(machine.root / "misspelt/mcp.json")
-    assert "make it first, or name another file" in machine.refused("deploy", "cursor", "--file", misspelt, code=1)
+    assert "create it first, or name another file" in machine.refused("deploy", "cursor", "--file", misspelt, code=1)
     assert not (machine.root / "misspelt").exists()
 
 

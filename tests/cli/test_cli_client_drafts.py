@@ -218,7 +218,7 @@ def test_what_was_made_of_a_draft_is_not_discarded_by_publishing(machine: Machin
     for argv in (["publish", "cursor"], ["publish", "cursor", "zed"]):
         ended = machine(*argv)
         assert ended.code == 2
-        assert "cursor/default was made of a draft, which publishing what is installed would discard" in ended.err
+        assert "cursor/default was made from a draft, which publishing the installed servers would discard" in ended.err
         assert "Added web; removed chosen" in ended.err
         assert "'mcpctl client publish cursor --profile default --from-installed'" in ended.err
     refused = machine("publish", "cursor", "--json").json
@@ -232,7 +232,7 @@ def test_what_was_made_of_a_draft_is_not_discarded_by_publishing(machine: Machin
     machine.json("draft", "clear", "cursor")
     done = machine("publish", "cursor", "--from-installed")
     assert done.code == 0
-    assert f"takes the place of {chosen['artifact_id'][:12]}, which was made of a draft: Added web; removed" in done.err
+    assert f"this replaces {chosen['artifact_id'][:12]}, which was made from a draft: Added web; removed" in done.err
     assert [*machine.json("show", "cursor")["payload"]["mcpServers"]] == ["notes", "web"]
     assert machine.json("publish", "cursor")["published"] is False
 
@@ -293,7 +293,7 @@ def test_AC3_what_the_policy_forbids_is_refused_and_recorded(machine: Machine) -
 
     machine.policy("[comands]\n")
     broken = machine.refused("publish", "cursor", code=1)
-    assert f"{machine.root}/etc/mcp/policy.toml: comands: there is no such rule" in broken
+    assert f"{machine.root}/etc/mcp/policy.toml: comands: unknown rule" in broken
     machine.policy("")
     assert machine("publish", "cursor").code == 0
 

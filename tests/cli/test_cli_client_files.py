@@ -256,7 +256,7 @@ def test_drift_is_what_became_of_what_was_deployed(machine: Machine) -> None:
         f"warning: {states['codex']['problem']}",
         f"'mcpctl client deploy zed' {change}; {undo} forgets its last deployment.",
     ]
-    assert "the file has to be mended first" in states["codex"]["problem"]
+    assert "repair the file first" in states["codex"]["problem"]
     assert machine("undo", "zed", "--keep-edits", "--file", str(zed)).code == 0
     assert "zed" not in _rows(machine("drift").out)
     shown = machine("drift", "cursor", "goose")

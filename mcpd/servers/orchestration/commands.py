@@ -59,11 +59,11 @@ def drift(service: Orchestration, client_id: str, profile_id: str) -> dict[str, 
     if last is None:
         message = _nothing(service, client_id, profile_id)
     elif last.get("artifact_id") == newest.artifact_id:
-        message = "The newest release was deployed. The command tells whether the file was changed since."
+        message = "The latest release was deployed. The command tells whether the file was changed since."
     elif newest.is_signed:
-        message = "There is a newer release than the one that was deployed."
+        message = "There is a newer release than the deployed one."
     else:
-        message = "What is installed has changed since it was deployed."
+        message = "The installed servers have changed since the deployment."
     return {
         "client_id": client_id,
         "profile_id": profile_id,
@@ -97,7 +97,7 @@ def _nothing(service: Orchestration, client_id: str, profile_id: str) -> str:
     profiles = service.profiles.available(service.families.get(client_id))
     others = [each for each in profiles if each != profile_id and deployed(service, client_id, each) is not None]
     if others:
-        return f"Of this profile nothing is deployed; what is deployed is of: {', '.join(others)}."
+        return f"Nothing of this profile is deployed; deployed are: {', '.join(others)}."
     return "Nothing is deployed."
 
 
@@ -112,7 +112,7 @@ def deployed(service: Orchestration, client_id: str, profile_id: str) -> dict[st
         return None
     found = load_json(data, str(path))
     if not isinstance(found, dict):
-        raise InvalidConfig(f"{path}: not an object; remove it, and the next deployment writes it anew")
+        raise InvalidConfig(f"{path}: not an object; remove it, and the next deployment writes a new one")
     return found
 
 

@@ -84,7 +84,7 @@ class Resources:
     def complete(self, template: str, argument: str, value: str, known: dict[str, str]) -> list[str]:
         """Return values for *argument* of *template* that begin with *value*, given the *known* other arguments."""
         if template not in _TEMPLATES:
-            raise InvalidArgument(f"there is no resource template {printable(template)!r}")
+            raise InvalidArgument(f"unknown resource template {printable(template)!r}")
         found = self._ids(argument, known)
         return [quote(each) for each in found if each.startswith(unquote(value))]
 
@@ -152,7 +152,7 @@ class Resources:
         data = self._service.tree.read(path)
         if data is None:
             raise SignatureError(
-                f"{path}: there is no key yet; initialize_keys makes one, and so does the first configuration that is"
+                f"{path}: there is no key yet; initialize_keys creates one, as does the first configuration that is"
                 " signed"
             )
         return data
@@ -181,6 +181,4 @@ def _text(value: object) -> str:
 
 
 def _missing(uri: str) -> ResourceNotFound:
-    return ResourceNotFound(
-        f"there is no resource {printable(uri)!r}; resources/list and resources/templates/list show all"
-    )
+    return ResourceNotFound(f"unknown resource {printable(uri)!r}; see resources/list and resources/templates/list")

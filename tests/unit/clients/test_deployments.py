@@ -444,7 +444,7 @@ def test_a_file_that_cannot_be_read_is_an_answer(user: User) -> None:
     user.deploy({"github": ENTRY})
     user.file().write_bytes(b"{")
     assert drift(user).status == "unreadable"
-    mended = "; the file has to be mended first, a deployment leaves it as it is"
+    mended = "; repair the file first, as a deployment leaves it alone"
     assert str(user.file()) in drift(user).problem
     assert drift(user).problem.endswith(mended)
     user.file().unlink()

@@ -118,7 +118,7 @@ def test_a_file_of_a_wrong_name_is_a_problem(tmp_path: Path, name: str) -> None:
     (tmp_path / f"{name}.toml").write_text(MINIMAL)
     families = Families([tmp_path])
     assert ids(families) == ["zed"]
-    assert "is no id of a client" in families.problems[0]
+    assert "is not the id of a client" in families.problems[0]
 
 
 def test_other_files_do_not_count(tmp_path: Path) -> None:
@@ -168,7 +168,7 @@ def test_a_directory_of_too_many_files_is_left_out(tmp_path: Path) -> None:
         (tmp_path / f"high/c{number}.toml").touch()
     families = Families([tmp_path / "low", tmp_path / "high"])
     assert ids(families) == ["zed"]
-    assert families.problems == [f"{tmp_path}/high: more than {MAX_FILES} files; none of them is used"]
+    assert families.problems == [f"{tmp_path}/high: more than {MAX_FILES} files, so none of them is used"]
 
 
 def test_changes_are_seen(tmp_path: Path) -> None:

@@ -398,7 +398,7 @@ def test_what_is_written_at_the_last_moment_stays(
     file: Path, interrupted: Callable[..., None], write: Callable[[Path], None], new: bytes | None
 ) -> None:
     interrupted(write)
-    with pytest.raises(Busy, match="stays as it is"):
+    with pytest.raises(Busy, match="is left alone"):
         replace(snapshot(file), new)
     assert file.read_bytes() == b"theirs"
     assert strays(file.parent) == []

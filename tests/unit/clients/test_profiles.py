@@ -122,7 +122,7 @@ def test_a_broken_profile_is_a_problem_and_hides_nothing(tmp_path: Path) -> None
         "Dev.toml: Dev",
         "default.toml:",
     ]
-    assert "is no id of a profile" in profiles.problems[0]
+    assert "is not the id of a profile" in profiles.problems[0]
 
 
 def test_what_is_not_said_has_its_usual_meaning() -> None:

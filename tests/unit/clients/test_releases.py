@@ -364,9 +364,9 @@ def test_a_release_whose_key_has_expired_is_history(site: Site) -> None:
     assert site.releases.latest("cursor", "default") == old
     site.clock.forward(days=31)
     for releases in (site.releases, site.again().releases):
-        with pytest.raises(SignatureError, match="good until"):
+        with pytest.raises(SignatureError, match="valid until"):
             releases.latest("cursor", "default")
-        with pytest.raises(SignatureError, match="good until"):
+        with pytest.raises(SignatureError, match="valid until"):
             releases.get("cursor", "default", old.artifact_id)
         assert releases.get("cursor", "default", old.artifact_id, expired=True) == old
         assert releases.history("cursor", "default") == listed(old)

@@ -157,7 +157,7 @@ def test_a_release_that_was_made_with_a_key_of_somebody_else(site: Site, tmp_pat
     other = Site(tmp_path / "other")
     other.publish()
     put_index(site, index_of(other))
-    check_refused(site, "none of those")
+    check_refused(site, "is not in")
 
 
 def test_an_old_release_that_was_changed_is_refused_where_it_is_asked_for(site: Site) -> None:

@@ -58,7 +58,7 @@ def test_reading_makes_nothing(tree: Tree) -> None:
 )
 def test_what_is_no_id_names_no_file(tree: Tree, name: str) -> None:
     for place in (tree.index, tree.draft, tree.deployment):
-        with pytest.raises(InvalidArgument, match="no id of a client"):
+        with pytest.raises(InvalidArgument, match="not the id of a client"):
             place(name, "default")
         with pytest.raises(InvalidArgument, match="no id of a profile"):
             place("cursor", name)

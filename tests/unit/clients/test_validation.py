@@ -174,13 +174,13 @@ def test_a_client_that_is_not_known_is_a_warning_and_the_rest_is_checked() -> No
         pytest.param(
             family(expansion={"prefix": "${env:", "suffix": "}", "fields": ["env"]}), "write ${env:A}", id="own"
         ),
-        pytest.param(family(expansion=None), "it fills in none there", id="none"),
+        pytest.param(family(expansion=None), "it substitutes none there", id="none"),
     ],
 )
 def test_a_placeholder_of_another_client_is_a_warning(client: Any, advice: str) -> None:
     (finding,) = validate(payload(one={**STDIO, "env": {"API_KEY": "${A}"}}), client)
     assert (finding.code, finding.severity, finding.field) == ("UNEXPANDED_PLACEHOLDER", "warning", "env.API_KEY")
-    assert finding.message.endswith(f"Plain does not fill in ${{A}}, and passes it on as it is; {advice}")
+    assert finding.message.endswith(f"Plain does not substitute ${{A}}, and passes it on literally; {advice}")
 
 
 @pytest.mark.parametrize(
