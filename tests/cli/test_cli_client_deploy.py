@@ -291,7 +291,7 @@ def test_another_file_is_deployed_to_with_a_history_of_its_own(machine: Machine)
     assert not (machine.root / "misspelt").exists()
 
 
-def test_AC3_what_the_policy_forbids_since_is_not_deployed(machine: Machine) -> None:
+def test_what_the_policy_forbids_by_now_is_not_deployed(machine: Machine) -> None:
     before = machine.write(HAND_MADE)
     machine.json("publish", "cursor")
     machine.policy('[servers]\nforbidden = ["notes"]\n')

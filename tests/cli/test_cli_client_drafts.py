@@ -276,7 +276,7 @@ def test_each_unknown_client_is_told_what_could_have_been_meant(machine: Machine
     ]
 
 
-def test_AC3_what_the_policy_forbids_is_refused_and_recorded(machine: Machine) -> None:
+def test_what_the_policy_forbids_is_refused_and_recorded(machine: Machine) -> None:
     machine.policy('[commands]\nallowed = ["mcpctl"]\n')
     machine.policy('[permissions]\nforbidden = ["network"]\n', Scope.USER)
     machine.json("draft", "add", "cursor", "other", "--entry", "-", stdin=json.dumps(OTHER))

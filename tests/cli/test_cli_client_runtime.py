@@ -114,14 +114,14 @@ def test_a_command_asks_for_no_more_than_it_takes(lacking: Lacking) -> None:
         assert lacking("drift", missing=missing).code == 7
 
 
-def test_O58_what_is_missing_is_said_as_json_too(lacking: Lacking) -> None:
+def test_a_missing_library_is_reported_as_json_too(lacking: Lacking) -> None:
     ended = lacking("show", "cursor", "--json")
     assert ended.code == 1
     assert ended.json["error"] == "internal_error"
     assert ended.err == f"mcpctl: {ended.json['message']}\n"
 
 
-def test_O58_what_the_system_refuses_is_said_as_json_too(machine: Machine) -> None:
+def test_an_error_of_the_system_is_reported_as_json_too(machine: Machine) -> None:
     unreadable = machine.root / "secret.json"
     unreadable.write_text("{}")
     unreadable.chmod(0)
@@ -216,7 +216,7 @@ def test_MCP_ROOT_moves_the_systems_scope(machine: Machine, tmp_path: Path) -> N
     ],
     ids=["client", "profile", "artifact", "server"],
 )  # fmt: skip
-def test_O58_a_failure_is_the_tools_object_and_one_line(
+def test_a_failure_is_the_error_object_of_the_tools_and_one_line(
     machine: Machine,
     monkeypatch: pytest.MonkeyPatch,
     argv: list[str],

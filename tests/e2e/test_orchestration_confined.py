@@ -54,14 +54,14 @@ def test_it_is_listed_and_confined(machine: ScriptRig) -> None:
     assert not found.get("problem")
 
 
-def test_O24_the_payload_is_what_is_installed(machine: ScriptRig) -> None:
+def test_the_payload_is_what_is_installed(machine: ScriptRig) -> None:
     config = answer(machine, "get_config", client_id="cursor")
     assert config["payload"] == {"mcpServers": {"notes": {"command": "mcpctl", "args": ["run", "notes"]}}}
     development = answer(machine, "get_config", client_id="cursor", profile_id="dev")
     assert list(development["payload"]["mcpServers"]) == [SERVER, "notes"]
 
 
-def test_O54_the_tree_is_in_the_users_home(machine: ScriptRig) -> None:
+def test_the_tree_is_in_the_users_home(machine: ScriptRig) -> None:
     config = answer(machine, "get_config", client_id="claude-desktop")
     tree = machine.home / ".mcp-orchestration"
     answer(machine, "publish_config", client_id="claude-desktop")
@@ -72,7 +72,7 @@ def test_O54_the_tree_is_in_the_users_home(machine: ScriptRig) -> None:
     assert len((tree / "verification_key.raw").read_bytes()) == 32
 
 
-def test_O52_the_bridge_hands_out_the_key_that_verifies(machine: ScriptRig) -> None:
+def test_the_bridge_hands_out_the_key_that_verifies(machine: ScriptRig) -> None:
     config = answer(machine, "get_config", client_id="cursor")
     pem = httpx2.get(f"{machine.url}/keys/verification_key.pem").raise_for_status().content
     assert pem == (machine.home / ".mcp-orchestration/verification_key.pem").read_bytes()

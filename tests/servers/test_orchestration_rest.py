@@ -276,7 +276,7 @@ async def test_validate_answers_what_could_not_even_be_signed(machine: Machine) 
             assert (found["valid"], [each["code"] for each in found["errors"]]) == (False, ["VALIDATION_ERROR"])
 
 
-async def test_C31_the_same_payload_for_two_clients_is_one_blob_and_two_releases(machine: Machine) -> None:
+async def test_the_same_payload_for_two_clients_is_one_blob_and_two_releases(machine: Machine) -> None:
     async with machine.served() as client:
         for client_id in ("claude-desktop", "cursor"):
             answer(await client.call_tool("publish_config", {"client_id": client_id}))
@@ -288,7 +288,7 @@ async def test_C31_the_same_payload_for_two_clients_is_one_blob_and_two_releases
     assert [path.stem for path in (machine.tree / "artifacts").iterdir()] == [one["artifact_id"]]
 
 
-async def test_O51_a_tampered_blob_and_a_truncated_key_are_signature_errors(machine: Machine) -> None:
+async def test_a_tampered_blob_and_a_truncated_key_are_signature_errors(machine: Machine) -> None:
     async with machine.served() as client:
         found = answer(await client.call_tool("publish_config", WHO))
         blob = machine.tree / "artifacts" / f"{found['artifact_id']}.json"

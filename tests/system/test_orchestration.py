@@ -48,7 +48,7 @@ def test_a_users_server_writes_to_their_home_and_mcpctl_to_their_clients(machine
     machine.mcpctl("script", "remove", "notes", user="alice")
 
 
-def test_C24_what_root_publishes_everybody_deploys_and_nobody_else_signs(machine: Machine) -> None:
+def test_what_root_publishes_everybody_deploys_and_nobody_else_signs(machine: Machine) -> None:
     tree = "/var/lib/mcp/orchestration"
     refused = machine.mcpctl("--system", "client", "publish", "zed", user="alice", check=False)
     assert refused.returncode != 0

@@ -41,7 +41,7 @@ def record(audit: Audit, event: str = "publish", details: dict[str, Any] | None 
     audit.record(event, client_id="cursor", profile_id="default", artifact_id=ID, outcome="ok", details=details)
 
 
-def test_AC3_a_record_says_what_happened_to_what_and_who_did_it(audit: Audit, tree: Tree) -> None:
+def test_a_record_says_what_happened_to_what_and_who_did_it(audit: Audit, tree: Tree) -> None:
     record(audit, details={"source": "draft"})
     assert lines(tree) == [
         {

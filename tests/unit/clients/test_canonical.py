@@ -42,19 +42,19 @@ def nested(levels: int) -> Any:
     return value
 
 
-def test_O53_the_example_of_the_specification_has_its_id() -> None:
+def test_the_example_of_the_source_document_has_its_id() -> None:
     assert id_of(EXAMPLE) == EXAMPLE_ID
     assert ARTIFACT_ID.fullmatch(EXAMPLE_ID)
 
 
-def test_O50_no_space_sorted_and_escaped() -> None:
+def test_canonical_json_is_sorted_and_escaped_and_has_no_spaces() -> None:
     assert canonical({"b": [1, 2.5, None, True], "a": {"é": "😀\n"}}) == (
         rb'{"a":{"\u00e9":"\ud83d\ude00\n"},"b":[1,2.5,null,true]}'
     )
 
 
 @given(JSON)
-def test_O50_it_is_the_value_in_the_one_spelling(value: Any) -> None:
+def test_canonical_json_has_the_same_value(value: Any) -> None:
     data = canonical(value)
     assert data.isascii()
     assert json.loads(data) == value
@@ -63,7 +63,7 @@ def test_O50_it_is_the_value_in_the_one_spelling(value: Any) -> None:
 
 
 @given(JSON, JSON)
-def test_O53_other_values_have_other_ids(one: Any, other: Any) -> None:
+def test_different_values_have_different_ids(one: Any, other: Any) -> None:
     assert (id_of(one) == id_of(other)) == (json.dumps(one, sort_keys=True) == json.dumps(other, sort_keys=True))
 
 
@@ -104,7 +104,7 @@ def test_the_deepest_that_is_allowed() -> None:
 
 
 @pytest.mark.skipif(shutil.which("jq") is None, reason="jq is not installed")
-def test_O50_jq_writes_the_same() -> None:
+def test_jq_writes_the_same() -> None:
     value = {
         "mcpServers": {"é": {"command": "a b", "args": ["\t", "\x7f", "\"'\\", "€", "😀", "/"], "env": {}}},
         "￿": 1,
@@ -123,7 +123,7 @@ def test_what_is_no_artifact_id(name: str) -> None:
     assert not ARTIFACT_ID.fullmatch(name)
 
 
-def test_O23_times_are_utc_with_z() -> None:
+def test_times_are_utc_with_z() -> None:
     assert timestamp(datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)) == "2026-01-02T03:04:05.000000Z"
     assert (
         timestamp(datetime(2026, 1, 2, 3, 4, 5, 6, tzinfo=timezone(timedelta(hours=2))))

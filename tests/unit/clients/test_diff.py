@@ -31,7 +31,7 @@ def paths(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
     return [change["path"] for change in changes(old, new)]
 
 
-def test_O31_O35_what_is_the_same_is_up_to_date() -> None:
+def test_equal_configurations_are_up_to_date() -> None:
     local = payload(filesystem=FILES, brave=brave("0.1.0"))
     assert report(local, copy.deepcopy(local), A, A) == {
         "status": "up-to-date",
@@ -48,7 +48,7 @@ def test_O31_O35_what_is_the_same_is_up_to_date() -> None:
     }
 
 
-def test_O30_O35_the_outdated_example_of_the_specification() -> None:
+def test_the_outdated_example_of_the_source_document_is_outdated() -> None:
     local = payload(filesystem=FILES, **{"brave-search": brave("0.1.0")})
     remote = payload(filesystem=FILES, github=FILES, **{"brave-search": brave("0.2.0")})
     assert report(local, remote, B, A) == {
@@ -112,7 +112,7 @@ def test_O30_O35_the_outdated_example_of_the_specification() -> None:
         ),
     ],
 )
-def test_O30_status_and_recommendation(
+def test_the_recommendation_follows_from_the_status(
     local: dict[str, Any], remote: dict[str, Any], status: str, recommendation: str
 ) -> None:
     found = report(local, remote, A, B)
@@ -130,7 +130,7 @@ def test_what_was_published_before_is_outdated_whatever_an_update_removes() -> N
     assert report(local, local, A, A, published=True)["status"] == "up-to-date"
 
 
-def test_O34_the_summary_counts_servers_and_not_fields() -> None:
+def test_the_summary_counts_servers_and_not_fields() -> None:
     local, remote = payload(a={"command": "x", "args": ["1", "2"]}, b=FILES), payload(a={"command": "y", "args": []})
     assert report(local, remote, A, B)["summary"] == {
         "total_changes": 2,
@@ -140,7 +140,7 @@ def test_O34_the_summary_counts_servers_and_not_fields() -> None:
     }
 
 
-def test_O32_servers_are_sorted_by_name() -> None:
+def test_servers_are_sorted_by_name() -> None:
     found = compare(payload(z=FILES, y=FILES, k=FILES, j=FILES), payload(b=FILES, a=FILES, k=FILES, j=FILES))
     assert found["servers_added"] == ["a", "b"]
     assert found["servers_removed"] == ["y", "z"]
@@ -162,11 +162,11 @@ def test_O32_servers_are_sorted_by_name() -> None:
         pytest.param({"ключ": 1}, {"ключ": 2}, '["ключ"]', id="first-and-not-ascii"),
     ],
 )
-def test_O33_how_paths_are_written(old: dict[str, Any], new: dict[str, Any], path: str) -> None:
+def test_paths_are_written_like_javascript(old: dict[str, Any], new: dict[str, Any], path: str) -> None:
     assert paths(old, new) == [path]
 
 
-def test_O32_what_one_side_lacks_is_null_there() -> None:
+def test_a_value_on_one_side_only_is_null_on_the_other() -> None:
     assert changes({"args": ["a", "b"]}, {"args": ["a"], "env": {"K": "v"}, "cwd": "/"}) == [
         {"path": "args[1]", "old_value": "b", "new_value": None},
         {"path": "cwd", "old_value": None, "new_value": "/"},

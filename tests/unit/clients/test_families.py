@@ -37,7 +37,7 @@ def test_no_directory_is_no_family(tmp_path: Path) -> None:
     assert (families.all(), families.problems) == ([], [])
 
 
-def test_O11_O12_the_families_of_the_seed_come_first(tmp_path: Path) -> None:
+def test_the_families_of_the_source_document_come_first(tmp_path: Path) -> None:
     write(tmp_path, zed=MINIMAL, cursor=MINIMAL, aider=MINIMAL, claude_desktop=MINIMAL)
     assert ids(Families([tmp_path])) == ["claude-desktop", "cursor", "aider", "zed"]
 
@@ -64,7 +64,7 @@ def test_scopes_have_their_directories(tmp_path: Path) -> None:
     assert user.get("zed") == SHIPPED["zed"]
 
 
-def test_O19_an_unknown_client_is_told_with_the_others(tmp_path: Path) -> None:
+def test_an_unknown_client_is_refused_with_the_known_ones(tmp_path: Path) -> None:
     write(tmp_path, zed=MINIMAL, cursor=MINIMAL)
     with pytest.raises(ClientNotFound) as caught:
         Families([tmp_path]).get("unknown-client")

@@ -29,7 +29,7 @@ SUFFIXES = {"json": {".json"}, "jsonc": {".json", ".jsonc"}, "toml": {".toml"}, 
 each = pytest.mark.parametrize("family", SHIPPED.values(), ids=SHIPPED.keys())
 
 
-def test_C29_there_are_many_and_none_is_broken() -> None:
+def test_many_families_come_with_mcpd_and_none_is_invalid() -> None:
     families = shipped()
     assert families.problems == []
     assert set(SHIPPED) >= REQUIRED
@@ -40,7 +40,7 @@ def test_every_file_of_the_directory_is_a_description() -> None:
     assert {path.name for path in packaged("clients").iterdir()} == {f"{name}.toml" for name in SHIPPED}
 
 
-def test_O11_claude_desktop_is_what_the_seed_says() -> None:
+def test_claude_desktop_is_as_in_the_source_document() -> None:
     summary = SHIPPED["claude-desktop"].summary(["default", "dev", "prod"])
     locations = summary.pop("config_locations")
     assert summary == {
@@ -54,7 +54,7 @@ def test_O11_claude_desktop_is_what_the_seed_says() -> None:
     assert locations["linux"] == ["~/.config/Claude/claude_desktop_config.json"]
 
 
-def test_O12_cursor_is_what_the_seed_says() -> None:
+def test_cursor_is_as_in_the_source_document() -> None:
     summary = SHIPPED["cursor"].summary(["default", "dev"])
     summary.pop("config_locations")
     assert summary == {
@@ -66,7 +66,7 @@ def test_O12_cursor_is_what_the_seed_says() -> None:
     }
 
 
-def test_C35_what_is_written_is_the_file_that_cursor_reads() -> None:
+def test_what_is_written_is_the_file_that_cursor_reads() -> None:
     assert SHIPPED["cursor"].linux_locations(Path("/home/ada"), {}) == [Path("/home/ada/.cursor/mcp.json")]
 
 
@@ -75,7 +75,7 @@ def test_C35_what_is_written_is_the_file_that_cursor_reads() -> None:
     [("claude-desktop", "0.5.0", True, None, None), ("cursor", "0.1.0", False, 20, 50)],
     ids=["claude-desktop", "cursor"],
 )
-def test_O45_O46_capabilities_are_what_the_seed_says(
+def test_capabilities_are_as_in_the_source_document(
     client: str, version: str, directory: bool, servers: int | None, variables: int | None
 ) -> None:
     told = SHIPPED[client].capabilities()

@@ -20,7 +20,7 @@ HOME = Path("/home/ada")
 DOLLAR = {"prefix": "${", "suffix": "}", "fields": ["env", "headers"]}
 
 
-def test_what_is_not_said_has_its_usual_meaning() -> None:
+def test_a_family_has_usual_defaults() -> None:
     family = some()
     assert (family.key, family.shape, family.format) == (("mcpServers",), "map", "json")
     assert (family.version_min, family.version_max, family.notes, family.homepage) == (None, None, "", "")
@@ -93,7 +93,7 @@ def test_what_is_not_said_has_its_usual_meaning() -> None:
         ({"http": {"bearer": "token"}, "expansion": DOLLAR}, "expansion: names_only = true and headers in fields"),
     ],
 )
-def test_a_fault_is_told_with_the_file_and_the_field(change: dict[str, Any], said: str) -> None:
+def test_an_invalid_family_names_the_file_and_the_field(change: dict[str, Any], said: str) -> None:
     with pytest.raises(InvalidConfig) as caught:
         some(**change)
     assert caught.value.message.startswith("some.toml: ")
@@ -131,7 +131,7 @@ CODEX_LIKE = file(
     ],
     ids=["unset", "set", "empty", "relative", "braces"],
 )
-def test_C35_paths_follow_the_environment(environ: dict[str, str], first: str, second: str) -> None:
+def test_paths_follow_the_environment(environ: dict[str, str], first: str, second: str) -> None:
     family = some(file=CODEX_LIKE)
     assert family.linux_locations(HOME, environ) == [Path(first), Path(second), Path("/opt/tool/config.json")]
 
@@ -156,7 +156,7 @@ def test_other_systems_have_their_own_places() -> None:
     assert some().expand("windows", "C:/Users/ada", {}) == []
 
 
-def test_C35_every_place_is_shown() -> None:
+def test_listings_show_the_file_on_every_system() -> None:
     summary = some(file=CODEX_LIKE).summary(["default", "dev"])
     assert summary == {
         "client_id": "some",
@@ -232,11 +232,11 @@ def test_variables_in_a_text(text: str, found: list[str]) -> None:
 @pytest.mark.parametrize(
     ("form", "told"), [("json", "json"), ("jsonc", "json"), ("toml", "toml"), ("yaml", "yaml")], ids=str
 )
-def test_O42_the_format_is_one_of_three(form: str, told: str) -> None:
+def test_the_format_in_capabilities_is_one_of_three(form: str, told: str) -> None:
     assert some(file=file(format=form)).config_format() == told
 
 
-def test_O43_what_a_client_supports_follows_from_its_entries() -> None:
+def test_capabilities_follow_from_the_fields_of_entries() -> None:
     assert some().capabilities()["supports"] == {
         "environment_variables": True,
         "command_args": True,
@@ -252,7 +252,7 @@ def test_O43_what_a_client_supports_follows_from_its_entries() -> None:
     }
 
 
-def test_O41_capabilities_tell_ways_and_placeholders_too() -> None:
+def test_capabilities_include_transports_and_placeholders() -> None:
     told = some(http={}, expansion=DOLLAR).capabilities()
     assert told["transports"] == ["stdio", "http"]
     assert told["placeholders"] == {"syntax": "${NAME}", "fields": ["env", "headers"]}

@@ -34,7 +34,7 @@ def site(tmp_path: Path) -> Site:
     return Site(tmp_path / "tree")
 
 
-def test_O48_signatures_are_ed25519_and_anybody_can_check_them(site: Site) -> None:
+def test_signatures_are_ed25519_and_anybody_can_check_them(site: Site) -> None:
     signature, key = site.keys.sign(DATA)
     public = load_pem_public_key(site.tree.verification_key.read_bytes())
     assert isinstance(public, Ed25519PublicKey)
@@ -44,21 +44,21 @@ def test_O48_signatures_are_ed25519_and_anybody_can_check_them(site: Site) -> No
     assert key == site.keys.current()
 
 
-def test_C26_the_public_key_is_there_as_pem_and_as_its_32_bytes(site: Site) -> None:
+def test_the_public_key_is_there_as_pem_and_as_its_32_bytes(site: Site) -> None:
     signature, _ = site.keys.sign(DATA)
     raw = site.tree.verification_key_raw.read_bytes()
     assert len(raw) == 32
     Ed25519PublicKey.from_public_bytes(raw).verify(base64.b64decode(signature), DATA)
 
 
-def test_C27_the_names_of_other_implementations_lead_to_the_same_keys(site: Site) -> None:
+def test_the_names_of_other_implementations_lead_to_the_same_keys(site: Site) -> None:
     site.keys.sign(DATA)
     assert (site.tree.keys / "signing.key").readlink().name == "signing_key.pem"
     assert (site.tree.keys / "signing.pub").read_bytes() == site.tree.verification_key.read_bytes()
 
 
 @pytest.mark.parametrize("scope", list(Scope), ids=str)
-def test_O49_nobody_else_may_read_the_signing_key(tmp_path: Path, scope: Scope) -> None:
+def test_nobody_else_may_read_the_signing_key(tmp_path: Path, scope: Scope) -> None:
     before = os.umask(0)
     try:
         site = Site(tmp_path / "tree", scope)
@@ -99,7 +99,7 @@ def test_initialize_makes_the_keys(site: Site) -> None:
 
 
 @given(st.binary(max_size=40), st.binary(max_size=40))
-def test_O51_it_holds_for_what_was_signed_only(data: bytes, other: bytes) -> None:
+def test_a_signature_is_valid_only_for_what_was_signed(data: bytes, other: bytes) -> None:
     signature, key = SHARED.keys.sign(data)
     SHARED.keys.verify(data, signature, key)
     if other != data:
@@ -108,7 +108,7 @@ def test_O51_it_holds_for_what_was_signed_only(data: bytes, other: bytes) -> Non
 
 
 @given(st.data())
-def test_O51_a_signature_can_be_written_in_one_way_only(data: st.DataObject) -> None:
+def test_a_signature_can_be_written_in_one_way_only(data: st.DataObject) -> None:
     signature, key = SHARED.keys.sign(DATA)
     at = data.draw(st.integers(0, len(signature) - 1))
     character = data.draw(st.characters())
@@ -127,7 +127,7 @@ def test_O51_a_signature_can_be_written_in_one_way_only(data: st.DataObject) -> 
             SHARED.keys.verify(DATA, changed, key)
 
 
-def test_O51_bits_that_decoders_ignore_are_not_ignored(site: Site) -> None:
+def test_bits_that_decoders_ignore_are_not_ignored(site: Site) -> None:
     signature, key = site.keys.sign(DATA)
     alphabet = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
     changed = signature[:85] + alphabet[alphabet.index(signature[85]) + 1] + "=="

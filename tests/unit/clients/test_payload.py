@@ -25,7 +25,7 @@ def entries(servers: list[InstalledServer], client: Family, wanted: Profile) -> 
     return found["mcpServers"]
 
 
-def test_O24_a_server_is_run_by_mcpctl() -> None:
+def test_a_server_is_run_by_mcpctl() -> None:
     made = generate([server("io.github.me.files")], family(), profile())
     assert made.payload == {
         "mcpServers": {"io.github.me.files": {"command": "mcpctl", "args": ["run", "io.github.me.files"]}}
@@ -33,7 +33,7 @@ def test_O24_a_server_is_run_by_mcpctl() -> None:
     assert made.warnings == []
 
 
-def test_O53_the_order_of_the_servers_changes_nothing() -> None:
+def test_the_order_of_the_servers_changes_nothing() -> None:
     servers = [server("b"), server("a"), server("C")]
     one, other = generate(servers, family(), profile()), generate(reversed(servers), family(), profile())
     assert list(one.payload["mcpServers"]) == ["C", "a", "b"]  # type: ignore[arg-type]
@@ -73,7 +73,7 @@ def test_whether_a_server_has_its_values_makes_no_difference() -> None:
     assert list(entries([server(configured=False)], family(), profile())) == ["one"]
 
 
-def test_NFR5_no_value_of_a_configuration_gets_into_a_payload() -> None:
+def test_no_value_of_a_configuration_gets_into_a_payload() -> None:
     known = server(
         config={"api_key": "hunter2"},
         env={"TOKEN": "hunter2"},
@@ -102,7 +102,7 @@ def test_variables_are_left_out_where_the_client_fills_in_none() -> None:
     assert made.warnings == ["Plain substitutes no variables, so A is not passed on: a, b"]
 
 
-def test_O44_variables_beyond_the_limit_are_left_out() -> None:
+def test_variables_beyond_the_limit_are_left_out() -> None:
     made = generate(
         [server()], family(limitations={"max_env_vars_per_server": 1}), profile(variables={"*": ["A", "B"]})
     )
@@ -110,7 +110,7 @@ def test_O44_variables_beyond_the_limit_are_left_out() -> None:
     assert made.warnings == ["Plain supports at most 1 variables, so B is left out: one"]
 
 
-def test_O44_servers_beyond_the_limit_are_left_out_by_id() -> None:
+def test_servers_beyond_the_limit_are_left_out_by_id() -> None:
     servers = [server(f"s{number:02}") for number in range(16)]
     made = generate(reversed(servers), family(limitations={"max_servers": 2}), profile())
     assert list(made.payload["mcpServers"]) == ["s00", "s01"]  # type: ignore[arg-type]

@@ -31,7 +31,7 @@ def get(profile_id: str) -> Profile:
     return Profiles([packaged("client-profiles")]).get(SHIPPED["vscode"], profile_id)
 
 
-def test_O17_the_profiles_of_the_seed() -> None:
+def test_the_profiles_of_the_source_document_are_there() -> None:
     default, dev = get("default"), get("dev")
     assert (default.id, default.name, default.description) == (
         "default",
@@ -66,7 +66,7 @@ def test_every_file_of_the_directory_is_a_profile() -> None:
     assert {path.stem for path in packaged("client-profiles").iterdir()} == {"default", "dev", "prod", "http"}
 
 
-def test_O28_an_unknown_profile_is_told_with_the_others() -> None:
+def test_an_unknown_profile_is_refused_with_the_known_ones() -> None:
     with pytest.raises(ProfileNotFound) as caught:
         Profiles([packaged("client-profiles")]).get(SHIPPED["claude-desktop"], "unknown-profile")
     assert error_object(caught.value) == {
@@ -125,7 +125,7 @@ def test_a_broken_profile_is_a_problem_and_hides_nothing(tmp_path: Path) -> None
     assert "is not the id of a profile" in profiles.problems[0]
 
 
-def test_what_is_not_said_has_its_usual_meaning() -> None:
+def test_a_profile_has_usual_defaults() -> None:
     given = profile()
     assert (given.include, given.exclude, given.clients, given.description) == (("*",), (), (), "")
     assert (given.layers, given.scripts, given.transport) == (("user", "system"), True, "stdio")
@@ -153,7 +153,7 @@ def test_what_is_not_said_has_its_usual_meaning() -> None:
         ({"description": "\x00"}, "NUL"),
     ],
 )
-def test_a_fault_is_told_with_the_file_and_the_field(change: dict[str, Any], said: str) -> None:
+def test_an_invalid_profile_names_the_file_and_the_field(change: dict[str, Any], said: str) -> None:
     with pytest.raises(InvalidConfig) as caught:
         profile(**change)
     assert caught.value.message.startswith("some.toml: ")

@@ -60,7 +60,7 @@ class Steps:
         monkeypatch.setattr(os, "open", opened)
 
 
-def test_O21_a_release_has_the_members_of_the_specification(site: Site) -> None:
+def test_a_release_has_the_members_of_the_specification(site: Site) -> None:
     found = site.publish().to_json()
     assert list(found) == [
         "artifact_id", "client_id", "profile_id", "created_at", "payload", "signature", "signing_key_id", "metadata",
@@ -77,7 +77,7 @@ def test_O21_a_release_has_the_members_of_the_specification(site: Site) -> None:
     assert json.loads(json.dumps(found)) == found
 
 
-def test_O48_both_signatures_hold_for_anybody(site: Site) -> None:
+def test_anybody_can_verify_both_signatures(site: Site) -> None:
     release = site.publish()
     public: Any = load_pem_public_key(site.tree.verification_key.read_bytes())
     public.verify(base64.b64decode(release.signature), canonical(EXAMPLE))
@@ -90,13 +90,13 @@ def test_O48_both_signatures_hold_for_anybody(site: Site) -> None:
     assert data == statement(EXAMPLE_ID, "cursor", "default", release.created_at, release.signing_key_id)
 
 
-def test_O54_the_artifact_is_a_file_of_its_hash_with_the_bytes_that_were_signed(site: Site) -> None:
+def test_the_artifact_is_a_file_of_its_hash_with_the_bytes_that_were_signed(site: Site) -> None:
     site.publish()
     assert [path.name for path in site.tree.artifacts.iterdir()] == [f"{EXAMPLE_ID}.json"]
     assert site.blob().read_bytes() == canonical(EXAMPLE)
 
 
-def test_O53_an_artifact_is_written_once(site: Site) -> None:
+def test_an_artifact_is_written_once(site: Site) -> None:
     site.publish()
     before = site.blob().stat().st_ino, site.blob().stat().st_ctime_ns
     site.publish()
@@ -105,7 +105,7 @@ def test_O53_an_artifact_is_written_once(site: Site) -> None:
     assert len(list(site.tree.artifacts.iterdir())) == 1
 
 
-def test_C31_the_same_payload_for_another_client_changes_nothing_of_the_first(site: Site) -> None:
+def test_the_same_payload_for_another_client_changes_nothing_of_the_first(site: Site) -> None:
     first = site.publish(client="cursor")
     site.clock.forward(hours=1)
     second = site.publish(client="claude-desktop", profile="dev")
@@ -137,14 +137,14 @@ def test_the_newest_is_first(site: Site) -> None:
 
 
 @pytest.mark.parametrize("name", ["", "abc123", "A" * 64, EXAMPLE_ID + "\n", "../" * 20, "\0" * 64, "\x1b[0m" * 30])
-def test_O26_what_is_no_id_is_not_found(site: Site, name: str) -> None:
+def test_an_invalid_id_is_not_found(site: Site, name: str) -> None:
     site.publish()
     with pytest.raises(NotFound, match="not found") as caught:
         site.releases.get("cursor", "default", name)
     assert caught.value.message.isprintable()
 
 
-def test_O26_an_artifact_is_found_only_where_it_was_published(site: Site) -> None:
+def test_an_artifact_is_found_only_where_it_was_published(site: Site) -> None:
     site.publish(client="cursor")
     site.publish(payload_of("other"), client="claude-desktop")
     for client, profile in (("claude-desktop", "default"), ("cursor", "dev")):
@@ -253,7 +253,7 @@ def test_what_a_caller_does_to_its_payload_stays_with_it(site: Site) -> None:
     assert again.metadata["changelog"] == "Something new"
 
 
-def test_O55_what_is_warm_is_not_read_again(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unchanged_release_is_not_read_again(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     made = site.publish()
     settle(site.tree.root)
     assert site.releases.latest("cursor", "default") == made

@@ -96,7 +96,7 @@ BLOBS: dict[str, Callable[[Path], object]] = {
 
 
 @pytest.mark.parametrize("kind", BLOBS)
-def test_O51_an_artifact_that_was_changed_is_refused_until_it_is_published_anew(site: Site, kind: str) -> None:
+def test_a_changed_artifact_is_refused_until_it_is_published_again(site: Site, kind: str) -> None:
     made = site.publish()
     settle(site.tree.root)
     assert site.releases.latest("cursor", "default") == made
@@ -120,7 +120,7 @@ def test_another_artifact_does_not_suffer(site: Site) -> None:
 
 @pytest.mark.parametrize("member", ["artifact_id", "created_at", "signature", "signing_key_id", "release_signature"])
 @pytest.mark.parametrize("source", ["made-up", "of-another-release"])
-def test_O51_a_release_that_was_changed_is_refused(site: Site, member: str, source: str) -> None:
+def test_a_release_that_was_changed_is_refused(site: Site, member: str, source: str) -> None:
     site.publish(payload_of("other"), client="zed")
     site.clock.forward(hours=1)
     site.keys.initialize(regenerate=True)
@@ -145,7 +145,7 @@ def test_O51_a_release_that_was_changed_is_refused(site: Site, member: str, sour
             releases.latest("cursor", "default")
 
 
-def test_C31_a_release_for_one_client_is_none_for_another(site: Site) -> None:
+def test_a_release_for_one_client_is_not_valid_for_another(site: Site) -> None:
     site.publish(client="zed")
     site.publish(payload_of("other"), client="cursor")
     put_index(site, index_of(site, "zed"))

@@ -37,7 +37,7 @@ def passable() -> Iterator[Path]:
         yield Path(name)
 
 
-def test_O54_where_files_are(tree: Tree) -> None:
+def test_files_are_where_the_source_document_says(tree: Tree) -> None:
     root = tree.root
     assert tree.artifacts == root / "artifacts"
     assert tree.index("cursor", "default") == root / "index/cursor/default.json"
@@ -60,7 +60,7 @@ def test_what_is_no_id_names_no_file(tree: Tree, name: str) -> None:
     for place in (tree.index, tree.draft, tree.deployment):
         with pytest.raises(InvalidArgument, match="not the id of a client"):
             place(name, "default")
-        with pytest.raises(InvalidArgument, match="no id of a profile"):
+        with pytest.raises(InvalidArgument, match="not the id of a profile"):
             place("cursor", name)
 
 

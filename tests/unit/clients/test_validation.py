@@ -143,7 +143,7 @@ def test_hostile_depth_is_an_error() -> None:
     assert found(payload(a={"command": deep})) == [("VALIDATION_ERROR", "error", None, None)]
 
 
-def test_O44_the_limits_of_the_client() -> None:
+def test_the_limits_of_the_client_are_checked() -> None:
     client = family(limitations={"max_servers": 2, "max_env_vars_per_server": 1})
     two, three = payload(a=STDIO, b=STDIO), payload(a=STDIO, b=STDIO, c=STDIO)
     assert found(two, client) == []
@@ -193,7 +193,7 @@ def test_a_placeholder_of_another_client_is_a_warning(client: Any, advice: str) 
         pytest.param({**URL, "url": "https://me:hunter2@example.com/"}, "url", id="url"),
     ],
 )
-def test_NFR5_a_secret_is_an_error_that_does_not_show_it(entry: Any, field: str) -> None:
+def test_a_secret_is_an_error_that_does_not_show_it(entry: Any, field: str) -> None:
     (finding,) = validate(payload(one=entry), PLAIN)
     assert (finding.code, finding.severity, finding.field) == ("SECRET_VALUE", "error", field)
     assert "hunter2" not in repr(finding)

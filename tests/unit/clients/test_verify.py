@@ -134,7 +134,7 @@ ZEROS = base64.b64encode(bytes(64)).decode()
         "half-surrogate-payload",
     ],
 )  # fmt: skip
-def test_O51_it_says_what_was_changed(one: Site, change: Callable[[dict[str, Any]], None], match: str) -> None:
+def test_verification_says_what_was_changed(one: Site, change: Callable[[dict[str, Any]], None], match: str) -> None:
     value = document(one)
     change(value)
     with pytest.raises(SignatureError, match=match) as caught:
@@ -143,7 +143,7 @@ def test_O51_it_says_what_was_changed(one: Site, change: Callable[[dict[str, Any
 
 
 @given(st.data())
-def test_O51_no_changed_byte_goes_unseen(data: st.DataObject) -> None:
+def test_no_changed_byte_goes_unseen(data: st.DataObject) -> None:
     content = bytearray(SAMPLE[1])
     at = data.draw(st.integers(0, len(content) - 1))
     content[at] ^= data.draw(st.integers(1, 255))
@@ -287,7 +287,7 @@ def test_after_a_rotation_for_thirty_days(site: Site) -> None:
         verify_document(data, "x", site.keys)
 
 
-def test_C26_a_public_key_is_read_in_both_forms(one: Site) -> None:
+def test_a_public_key_is_read_in_both_forms(one: Site) -> None:
     pem, raw = load_public_key(one.tree.verification_key), load_public_key(one.tree.verification_key_raw)
     assert pem.public_bytes_raw() == raw.public_bytes_raw() == one.tree.verification_key_raw.read_bytes()
     assert id_of_key(pem) == one.keys.current()
@@ -318,7 +318,7 @@ def test_what_is_no_public_key(one: Site, tmp_path: Path, kind: str) -> None:
 
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not installed")
 @pytest.mark.parametrize("payload", [EXAMPLE, NAMES], ids=["example", "beyond-ascii"])
-def test_O48_openssl_verifies_the_artifact_and_the_release(site: Site, tmp_path: Path, payload: Any) -> None:
+def test_openssl_verifies_the_artifact_and_the_release(site: Site, tmp_path: Path, payload: Any) -> None:
     release = site.publish(payload)
     said = ("artifact_id", "client_id", "profile_id", "created_at", "signing_key_id")
     statement = json.dumps({key: release.to_json()[key] for key in sorted(said)}, separators=(",", ":"))
@@ -339,7 +339,7 @@ def test_O48_openssl_verifies_the_artifact_and_the_release(site: Site, tmp_path:
 
 @pytest.mark.skipif(shutil.which("jq") is None, reason="jq is not installed")
 @pytest.mark.parametrize("payload", [EXAMPLE, NAMES], ids=["example", "beyond-ascii"])
-def test_O53_jq_and_sha256sum_give_the_id(site: Site, tmp_path: Path, payload: Any) -> None:
+def test_jq_and_sha256sum_give_the_id(site: Site, tmp_path: Path, payload: Any) -> None:
     release = site.publish(payload)
     path = tmp_path / "config.json"
     path.write_text(json.dumps(release.to_json(), indent=2, ensure_ascii=False))
@@ -360,7 +360,7 @@ key.verify(base64.b64decode(config["signature"]), canonical)
 """What the specification shows, with the function that reads PEM."""
 
 
-def test_O50_the_way_of_the_specification_verifies(site: Site, tmp_path: Path) -> None:
+def test_the_method_of_the_source_document_verifies(site: Site, tmp_path: Path) -> None:
     release = site.publish(NAMES).to_json()
     path = tmp_path / "config.json"
     command = [sys.executable, "-I", "-c", SCRIPT, str(path), str(site.tree.verification_key)]
