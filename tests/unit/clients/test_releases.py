@@ -1,12 +1,15 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What was published, for whom, and how it is found again."""
+"""Releases: publishing, tampering, several writers and crashes."""
 
 from __future__ import annotations
 
 import base64
+import hashlib
 import json
 import os
 import re
+import subprocess
+import sys
 import tempfile
 import tracemalloc
 from pathlib import Path
@@ -17,16 +20,18 @@ from cryptography.hazmat.primitives.serialization import load_pem_public_key
 from hypothesis import given
 from hypothesis import strategies as st
 from signed_parts import EXAMPLE, EXAMPLE_ID, Site, contents, listed, mode, not_mine, payload_of, settle
+from signing_process import SCENARIOS
 
 from mcpd.clients import releases as module
 from mcpd.clients.errors import ArtifactNotFound, SignatureError, error_object
+from mcpd.clients.keys import id_of_key, parse_public_key
 from mcpd.clients.payload import canonical, id_of
 from mcpd.clients.releases import KEPT, MAX_CHANGELOG, MAX_INDEX, MAX_WORD, statement
-from mcpd.errors import InvalidArgument, NotFound, ReadOnly
+from mcpd.errors import InvalidArgument, InvalidConfig, McpdError, NotFound, ReadOnly
 from mcpd.paths import Scope
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 
 @pytest.fixture
@@ -405,3 +410,439 @@ def test_nobody_else_reads_a_users(passable: Path) -> None:
             site.again().releases.latest("cursor", "default")
         with pytest.raises(ReadOnly, match="index"):
             site.again().releases.published()
+
+
+def index_of(site: Site, client: str = "cursor") -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(site.tree.index(client, "default").read_text())
+    return found
+
+
+def put_index(site: Site, index: object, client: str = "cursor") -> None:
+    site.tree.index(client, "default").write_text(json.dumps(index))
+
+
+def check_refused(site: Site, match: str) -> None:
+    """By who has it in memory, and by who has not."""
+    for releases in (site.releases, site.again().releases):
+        for attempt in (
+            lambda r: r.latest("cursor", "default"),
+            lambda r: r.history("cursor", "default"),
+            lambda r: r.get("cursor", "default", EXAMPLE_ID),
+        ):
+            with pytest.raises(SignatureError, match=match) as caught:
+                attempt(releases)
+            assert "client publish cursor --profile default" in caught.value.message
+
+
+def _other_content(path: Path) -> None:
+    path.write_bytes(canonical(payload_of("evil")))
+
+
+def _one_byte(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[20] ^= 1
+    path.write_bytes(data)
+
+
+def _cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-3])
+
+
+def _spaced(path: Path) -> None:
+    path.write_text(json.dumps(json.loads(path.read_text()), indent=1))
+
+
+def _symlink(path: Path) -> None:
+    path.rename(path.with_name("moved"))
+    path.symlink_to("moved")
+
+
+def _fifo(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path)
+
+
+def _huge(path: Path) -> None:
+    with path.open("wb") as file:
+        file.truncate(1 << 40)
+
+
+BLOBS: dict[str, Callable[[Path], object]] = {
+    "other-content": _other_content,
+    "one-byte": _one_byte,
+    "cut": _cut,
+    "empty": lambda path: path.write_bytes(b""),
+    "spaced": _spaced,
+    "missing": lambda path: path.unlink(),
+    "symlink": _symlink,
+    "fifo": _fifo,
+    "huge": _huge,
+}
+
+
+@pytest.mark.parametrize("kind", BLOBS)
+def test_a_changed_artifact_is_refused_until_it_is_published_again(site: Site, kind: str) -> None:
+    made = site.publish()
+    settle(site.tree.root)
+    assert site.releases.latest("cursor", "default") == made
+    BLOBS[kind](site.blob())
+    check_refused(site, EXAMPLE_ID)
+
+    site.clock.forward(hours=1)
+    again = site.publish()
+    assert site.blob().read_bytes() == canonical(again.payload)
+    for releases in (site.releases, site.again().releases):
+        assert releases.latest("cursor", "default") == again
+        assert releases.history("cursor", "default") == listed(again, made)
+
+
+def test_another_artifact_does_not_suffer(site: Site) -> None:
+    good = site.publish(payload_of("good"))
+    site.publish()
+    _cut(site.blob())
+    assert site.again().releases.get("cursor", "default", good.artifact_id) == good
+
+
+@pytest.mark.parametrize("member", ["artifact_id", "created_at", "signature", "signing_key_id", "release_signature"])
+@pytest.mark.parametrize("source", ["made-up", "of-another-release"])
+def test_a_release_that_was_changed_is_refused(site: Site, member: str, source: str) -> None:
+    site.publish(payload_of("other"), client="zed")
+    site.clock.forward(hours=1)
+    site.keys.initialize(regenerate=True)
+    site.publish()
+    settle(site.tree.root)
+    assert site.releases.latest("cursor", "default") is not None
+    index = index_of(site)
+    entry = index["releases"][0]
+    made_up = {
+        "artifact_id": "0" * 64,
+        "created_at": "2027-01-01T00:00:00Z",
+        "signature": base64.b64encode(bytes(64)).decode(),
+        "signing_key_id": "orchestration-0123456789abcdef",
+        "release_signature": base64.b64encode(bytes(64)).decode(),
+    }
+    other = index_of(site, "zed")["releases"][0]
+    assert other[member] != entry[member]
+    entry[member] = other[member] if source == "of-another-release" else made_up[member]
+    put_index(site, index)
+    for releases in (site.releases, site.again().releases):
+        with pytest.raises(SignatureError, match="cursor/default"):
+            releases.latest("cursor", "default")
+
+
+def test_a_release_for_one_client_is_not_valid_for_another(site: Site) -> None:
+    site.publish(client="zed")
+    site.publish(payload_of("other"), client="cursor")
+    put_index(site, index_of(site, "zed"))
+    check_refused(site, "release signature")
+
+
+def test_a_release_that_was_made_with_a_key_of_somebody_else(site: Site, tmp_path: Path) -> None:
+    site.publish()
+    other = Site(tmp_path / "other")
+    other.publish()
+    put_index(site, index_of(other))
+    check_refused(site, "is not in")
+
+
+def test_an_old_release_that_was_changed_is_refused_where_it_is_asked_for(site: Site) -> None:
+    old = site.publish(payload_of("old"))
+    new = site.publish()
+    index = index_of(site)
+    index["releases"][1]["created_at"] = "2020-01-01T00:00:00Z"
+    put_index(site, index)
+    assert site.releases.latest("cursor", "default") == new
+    assert site.releases.get("cursor", "default", EXAMPLE_ID) == new
+    for attempt in (
+        lambda: site.releases.history("cursor", "default"),
+        lambda: site.releases.get("cursor", "default", old.artifact_id),
+    ):
+        with pytest.raises(SignatureError, match="release signature"):
+            attempt()
+
+
+def _without(member: str) -> Callable[[Path], object]:
+    def change(path: Path) -> None:
+        index = json.loads(path.read_text())
+        del index["releases"][0][member]
+        path.write_text(json.dumps(index))
+
+    return change
+
+
+def _wrong_type(path: Path) -> None:
+    index = json.loads(path.read_text())
+    index["releases"][0]["signature"] = 5
+    path.write_text(json.dumps(index))
+
+
+INDEXES: dict[str, Callable[[Path], object]] = {
+    "empty": lambda path: path.write_bytes(b""),
+    "cut": _cut,
+    "not-json": lambda path: path.write_bytes(b"not JSON"),
+    "not-utf8": lambda path: path.write_bytes(b'{"releases": ["\xff"]}'),
+    "array": lambda path: path.write_bytes(b"[]"),
+    "no-list": lambda path: path.write_bytes(b"{}"),
+    "null": lambda path: path.write_bytes(b'{"releases": null}'),
+    "deep": lambda path: path.write_bytes(b"[" * 100_000),
+    "deep-member": lambda path: path.write_bytes(b'{"releases": [], "x": ' + b"[" * 100 + b"]" * 100 + b"}"),
+    "half-surrogate": lambda path: path.write_bytes(b'{"releases": [], "x": "\\ud800"}'),
+    "nan": lambda path: path.write_bytes(b'{"releases": [NaN]}'),
+    "long-number": lambda path: path.write_bytes(b'{"releases": [' + b"9" * 5000 + b"]}"),
+    "no-signature": _without("signature"),
+    "no-id": _without("artifact_id"),
+    "wrong-type": _wrong_type,
+    "symlink": _symlink,
+    "fifo": _fifo,
+    "huge": _huge,
+}
+
+
+@pytest.mark.parametrize("kind", INDEXES)
+def test_a_list_that_is_broken_is_named_and_never_overwritten(site: Site, kind: str) -> None:
+    made = site.publish()
+    path = site.tree.index("cursor", "default")
+    settle(site.tree.root)
+    assert site.releases.latest("cursor", "default") == made
+    INDEXES[kind](path)
+    before = path.lstat().st_ino, path.lstat().st_ctime_ns
+    check_refused(site, r"default\.json")
+    with pytest.raises(SignatureError, match=r"default\.json.*move it away"):
+        site.publish()
+    assert (path.lstat().st_ino, path.lstat().st_ctime_ns) == before
+
+    path.unlink()
+    again = site.publish()
+    assert site.again().releases.history("cursor", "default") == listed(again)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"{}", b"[]", b'"text"', b'{"mcpServers":[]}', b'{"mcpServers":{"a":5}}', b'{"mcpServers": {}}', b"not JSON",
+        b'{"mcpServers":{},"mcpServers":{"a":{}}}', b'{"mcpServers":{"a":{"b":NaN}}}', b"\xff", b"[" * 100_000,
+        b'{"mcpServers":{"a":{"b":' + b"[" * 200 + b"]" * 200 + b"}}}",
+    ],
+    ids=[
+        "nothing", "array", "text", "servers", "entry", "spaced", "not-json", "twice", "nan", "not-utf8", "deep",
+        "deep-entry",
+    ],
+)  # fmt: skip
+def test_what_is_signed_and_no_configuration_is_refused(site: Site, content: bytes) -> None:
+    """Who took over a server has its key too."""
+    site.publish()
+    name, created = hashlib.sha256(content).hexdigest(), "2026-11-23T13:00:00Z"
+    site.blob(name).write_bytes(content)
+    signature, key = site.keys.sign(content)
+    index = index_of(site)
+    index["releases"][:0] = [
+        {
+            "artifact_id": name,
+            "created_at": created,
+            "signature": signature,
+            "signing_key_id": key,
+            "release_signature": site.keys.sign(statement(name, "cursor", "default", created, key))[0],
+        }
+    ]
+    put_index(site, index)
+    for attempt in (
+        lambda: site.releases.latest("cursor", "default"),
+        lambda: site.releases.history("cursor", "default"),
+        lambda: site.releases.get("cursor", "default", name),
+    ):
+        with pytest.raises(SignatureError, match=rf"{name}\.json \(cursor/default\).*client publish cursor"):
+            attempt()
+    again = site.publish()
+    assert site.releases.latest("cursor", "default") == again
+
+
+@pytest.mark.parametrize("place", ["index", "index/cursor", "artifacts"])
+def test_releases_that_lie_elsewhere_are_none(site: Site, tmp_path: Path, place: str) -> None:
+    site.publish()
+    (site.tree.root / place).rename(tmp_path / "outside")
+    (site.tree.root / place).symlink_to(tmp_path / "outside")
+    before = contents(tmp_path / "outside")
+    match = f"{site.tree.root / place}: a symlink"
+    with pytest.raises(SignatureError, match=match):
+        site.again().releases.latest("cursor", "default")
+    with pytest.raises(SignatureError, match=match):
+        site.again().releases.history("cursor", "default")
+    if place != "artifacts":
+        with pytest.raises(InvalidConfig, match=match):
+            site.releases.published()
+    with pytest.raises(McpdError, match=match):
+        site.publish(payload_of("new"))
+    assert contents(tmp_path / "outside") == before
+
+
+def test_nothing_is_written_when_the_key_cannot_be_used(site: Site) -> None:
+    site.publish()
+    site.signing_key.chmod(0o644)
+    before = contents(site.tree.root)
+    with pytest.raises(SignatureError, match="chmod 600"):
+        site.publish(payload_of("new"))
+    assert contents(site.tree.root) == before
+
+
+def test_one_release_that_cannot_be_trusted_does_not_keep_others_from_being_signed_again(site: Site) -> None:
+    bad = site.publish(payload_of("bad"), client="cursor")
+    site.publish(client="zed")
+    (site.tree.artifacts / f"{bad.artifact_id}.json").write_bytes(b"{}")
+    key = site.keys.initialize(regenerate=True).key_id
+    with pytest.raises(SignatureError, match="cursor/default"):
+        site.releases.resign()
+    latest = site.releases.latest("zed", "default")
+    assert latest is not None
+    assert latest.signing_key_id == key
+    with pytest.raises(SignatureError):
+        site.releases.latest("cursor", "default")
+
+
+pytestmark = pytest.mark.process
+
+HERE = Path(__file__).parent
+COUNT = 12
+
+
+class Started:
+    def __init__(self) -> None:
+        self.processes: list[subprocess.Popen[str]] = []
+
+    def start(self, *arguments: object) -> None:
+        command = [sys.executable, "-W", "error", str(HERE / "signing_process.py"), *(str(each) for each in arguments)]
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(HERE), *sys.path])}
+        process = subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True)
+        self.processes.append(process)
+
+    def ended(self) -> list[tuple[int, str]]:
+        said = [process.communicate(timeout=120)[1] for process in self.processes]
+        return [(process.returncode, text) for process, text in zip(self.processes, said, strict=True)]
+
+
+@pytest.fixture
+def started() -> Iterator[Started]:
+    """Ends what it started."""
+    found = Started()
+    yield found
+    for process in found.processes:
+        if process.returncode is None:
+            process.kill()
+            process.communicate()
+
+
+def test_nothing_that_was_published_is_lost(tmp_path: Path, started: Started) -> None:
+    root = tmp_path / "tree"
+    names = ("one", "two", "three")
+    for name in names:
+        started.start("publish", root, name, COUNT)
+    assert started.ended() == [(0, "")] * len(names)
+    site = Site(root)
+    history = site.releases.history("cursor", "default")
+    made = [site.releases.get("cursor", "default", release.artifact_id) for release in history]
+    found = [next(iter(release.payload["mcpServers"])) for release in made]  # type: ignore[call-overload]
+    assert sorted(found) == sorted(f"{name}-{number}" for name in names for number in range(COUNT))
+    for name in names:
+        assert [each for each in found if each.startswith(name)] == [f"{name}-{n}" for n in reversed(range(COUNT))]
+    assert len({release.signing_key_id for release in history}) == 1
+    assert len(list(site.tree.artifacts.iterdir())) == COUNT * len(names)
+
+
+def test_keys_are_replaced_while_others_publish_and_read(tmp_path: Path, started: Started) -> None:
+    root = tmp_path / "tree"
+    site = Site(root)
+    site.publish()
+    started.start("publish", root, "one", COUNT)
+    started.start("rotate", root, COUNT)
+    started.start("publish", root, "two", COUNT)
+    reads = 0
+    while any(process.poll() is None for process in started.processes):
+        assert site.releases.latest("cursor", "default") is not None
+        reads += 1
+    assert reads > 0
+    assert started.ended() == [(0, "")] * 3
+    assert len(site.keys.listing()) == COUNT + 1
+    history = site.releases.history("cursor", "default")
+    made = [site.releases.get("cursor", "default", release.artifact_id, expired=True) for release in history]
+    found = {next(iter(release.payload["mcpServers"])) for release in made}  # type: ignore[call-overload]
+    assert found >= {f"{name}-{number}" for name in ("one", "two") for number in range(COUNT)}
+    site.releases.resign()
+    latest = site.releases.latest("cursor", "default")
+    assert latest is not None
+    assert latest.signing_key_id == site.keys.current()
+
+
+def test_what_another_process_publishes_is_seen(tmp_path: Path, started: Started) -> None:
+    root = tmp_path / "tree"
+    site = Site(root)
+    old = site.publish()
+    settle(root)
+    assert site.releases.latest("cursor", "default") == site.releases.latest("cursor", "default") == old
+    started.start("publish", root, "other", 1)
+    assert started.ended() == [(0, "")]
+    latest = site.releases.latest("cursor", "default")
+    assert latest is not None
+    assert list(latest.payload["mcpServers"]) == ["other-0"]  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def work(tmp_path: Path) -> Iterator[Path]:
+    """In memory where that can be: hundreds of runs each wait for the disk several times."""
+    memory = Path("/dev/shm")
+    if not os.access(memory, os.W_OK):
+        yield tmp_path
+        return
+    with tempfile.TemporaryDirectory(dir=memory) as directory:
+        yield Path(directory)
+
+
+def key_of_files(site: Site) -> set[str]:
+    return {
+        id_of_key(parse_public_key(path.read_bytes(), str(path)))
+        for path in (site.tree.verification_key, site.tree.verification_key_raw)
+    }
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_a_kill_at_any_step_leaves_the_old_or_the_new_state(scenario: str, work: Path) -> None:
+    here = Path(__file__).parent
+    command = [sys.executable, "-W", "error", str(here / "signing_process.py"), "kill", scenario, str(work)]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(here), *sys.path])}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=250)
+    assert (done.returncode, done.stderr) == (0, "")
+    runs = int(done.stdout)
+    assert runs > 15
+
+    prepare, change = SCENARIOS[scenario]
+    has_old = prepare is not SCENARIOS["first"][0]
+    old = EXAMPLE if has_old else None
+    new = EXAMPLE if scenario in {"rotate", "lost"} else payload_of("new")
+    seen = set()
+    for number in range(1, runs + 1):
+        where = f"killed before step {number}"
+        site = Site(work / str(number))
+        # What only reads finds a whole release, whose key is known.
+        if scenario != "repair":
+            latest = site.releases.latest("cursor", "default")
+            payload = latest.payload if latest else None
+            assert payload in (old, new), where
+            seen.add((repr(payload), latest is not None and latest.signing_key_id == site.keys.current()))
+        # What signs ends what was begun, with one key that all public files are of.
+        if scenario == "lost" and not site.signing_key.exists():
+            with pytest.raises(SignatureError, match="missing"):
+                site.keys.sign(b"data")
+        else:
+            _, key = site.keys.sign(b"data")
+            assert key == site.keys.current(), where
+            assert key_of_files(site) == {key}, where
+            assert [record.key_id for record in site.keys.listing() if record.retired_at is None] == [key], where
+            assert (site.releases.latest("cursor", "default") is not None) or not has_old, where
+        # And the same change again does all of it.
+        change(site)
+        final = site.again().releases.latest("cursor", "default")
+        assert final is not None
+        assert final.payload == new, where
+        assert final.signing_key_id == site.keys.current(), where
+        assert [str(path) for path in site.tree.root.rglob("*~tmp")] == [], where
+        known = {id_of(payload) for payload in (old, new) if payload is not None}
+        assert {release.artifact_id for release in site.releases.history("cursor", "default")} <= known, where
+    assert len(seen) == (0 if scenario == "repair" else 2)
