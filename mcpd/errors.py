@@ -26,7 +26,7 @@ EXIT_NOT_FOUND: Final = 4
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """Return the end of a message that suggests the one of *known* most like *word*; empty if none is similar."""
-    import difflib  # noqa: PLC0415 - needed for mistakes only
+    import difflib  # needed for mistakes only
 
     names = list(known)
     ends = [name for name in names if name.endswith((f".{word}", f"/{word}"))]

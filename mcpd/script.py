@@ -100,7 +100,7 @@ class File(_Data):
 
     def block(self) -> dict[str, Any]:
         """Return an embedded resource."""
-        from urllib.parse import quote  # noqa: PLC0415 -- most scripts return no file
+        from urllib.parse import quote  # most scripts return no file
 
         resource = {"uri": "file://" + quote(self.path), "mimeType": self.mime_type}
         if self.mime_type.startswith("text/") or self.mime_type == "application/json":

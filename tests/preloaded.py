@@ -259,7 +259,7 @@ def _leave(status: int) -> None:
 
 
 def _preload() -> None:
-    import mcpd  # noqa: PLC0415
+    import mcpd
 
     for found in pkgutil.walk_packages(mcpd.__path__, "mcpd."):
         if not found.name.endswith("__main__") and found.name not in _SCRIPTS:

@@ -135,8 +135,8 @@ def _gate_alone(arguments: argparse.Namespace) -> Gate:
 
 
 def _observer(parts: Parts, audit: str) -> Observer:
-    from mcpd.bridge.observe.audit_outputs import output_for  # noqa: PLC0415 -- after what can go wrong on the command line
-    from mcpd.bridge.observe.observer import Observer  # noqa: PLC0415
+    from mcpd.bridge.observe.audit_outputs import output_for  # after what can go wrong on the command line
+    from mcpd.bridge.observe.observer import Observer
 
     return Observer(parts.metrics, output_for(audit))
 
@@ -150,7 +150,7 @@ def _certificate(certificate: Path | None, key: Path | None) -> Certificate | No
         if key is not None:
             raise InvalidArgument(f"{key} is the key of a certificate, which was not given: add it, or leave both out")
         return None
-    from mcpd.bridge.http.tls import Certificate  # noqa: PLC0415 -- few need it
+    from mcpd.bridge.http.tls import Certificate  # few need it
 
     return Certificate(certificate, key)
 
@@ -176,8 +176,8 @@ def _check_not_alone(arguments: argparse.Namespace) -> None:
 def _run_mcpd(arguments: argparse.Namespace) -> None:
     _check_not_alone(arguments)
     # Only this form needs the settings and D-Bus, which take their time to import.
-    from mcpd import paths, settings  # noqa: PLC0415
-    from mcpd.bridge.upstream.mcpd_source import McpdSource, warn_if_unreachable  # noqa: PLC0415
+    from mcpd import paths, settings
+    from mcpd.bridge.upstream.mcpd_source import McpdSource, warn_if_unreachable
 
     system: bool = arguments.system
     known = paths.from_environment()
@@ -356,11 +356,11 @@ class _Run:
 
 def _serve(parts: Parts, gate: Gate, sockets: list[socket.socket], run: _Run | None = None) -> None:
     """Serve until the end."""
-    import asyncio  # noqa: PLC0415
+    import asyncio
 
-    import uvloop  # noqa: PLC0415
+    import uvloop
 
-    from mcpd.bridge.http.server import Service, serve  # noqa: PLC0415
+    from mcpd.bridge.http.server import Service, serve
 
     site = parts.site
     tcp = [each for each in sockets if each.family != socket.AF_UNIX]

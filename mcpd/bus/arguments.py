@@ -48,7 +48,7 @@ def flag(options: Options, key: str) -> bool | None:
 
 def install_options(options: Options) -> InstallOptions:
     """Return the options of an installation."""
-    from mcpd.install.options import InstallOptions  # noqa: PLC0415 -- installing is not needed to start
+    from mcpd.install.options import InstallOptions  # installing is not needed to start
 
     return InstallOptions(
         consent=option(options, "consent", bool, default=False),

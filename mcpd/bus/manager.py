@@ -143,7 +143,7 @@ class Manager:
     @method()
     async def get_entry(self, call: Call, server_id: str) -> str:
         """Return the entry that an installed server came from, as JSON."""
-        from mcpd.install.entries import published_entry  # noqa: PLC0415 -- not needed to start
+        from mcpd.install.entries import published_entry  # not needed to start
 
         await self.servers.scan()
         return json.dumps(await asyncio.to_thread(published_entry, self.servers.get(server_id).server))
@@ -151,7 +151,7 @@ class Manager:
     @method()
     async def get_history(self, call: Call, server_id: str) -> list[dict[str, Variant]]:
         """Return the generations of a server that still exist, newest first."""
-        from mcpd.install.history import history  # noqa: PLC0415 -- not needed to start
+        from mcpd.install.history import history  # not needed to start
 
         found = await asyncio.to_thread(history, self.core.store, server_id)
         return [
@@ -170,7 +170,7 @@ class Manager:
     @method()
     async def get_pending(self, call: Call, server_id: str) -> tuple[dict[str, Variant], list[dict[str, Variant]]]:
         """Return the pending update of a server, and the changes of its tools."""
-        from mcpd.install.definitions import pending_update  # noqa: PLC0415 -- not needed to start
+        from mcpd.install.definitions import pending_update  # not needed to start
 
         update = await self.core.run_read(call.uid, partial(pending_update, self.core.store, server_id))
         manifest = update.server.manifest
@@ -221,7 +221,7 @@ class Manager:
             limit = len(records)
 
     def _query(self, wanted: Mapping[str, Any]) -> Query:
-        from mcpd.catalog import Query  # noqa: PLC0415 -- imports SQLite, which is not needed to start
+        from mcpd.catalog import Query  # imports SQLite, which is not needed to start
 
         installed, updatable = flag(wanted, "installed"), flag(wanted, "updatable")
         without = self.installed_ids() if installed is False else frozenset()
@@ -268,7 +268,7 @@ class Manager:
         update = self.core.updates.get(installed.id) if installed is not None else None
         updatable = update is not None and update.registry == origin
         if installed is not None and installed.manifest is not None:
-            from mcpd.install.updates import recorded_registry  # noqa: PLC0415 -- not needed to start
+            from mcpd.install.updates import recorded_registry  # not needed to start
 
             if recorded_registry(installed.manifest) not in (None, origin):
                 fields = {key: value for key, value in fields.items() if key != "version"}
@@ -320,7 +320,7 @@ class Manager:
 
     def _icon_url(self, server_id: str) -> tuple[str, str]:
         """Return the icon of a server, and the registry that names it."""
-        from mcpd.install.updates import recorded_registry  # noqa: PLC0415 -- not needed to start
+        from mcpd.install.updates import recorded_registry  # not needed to start
 
         server: InstalledServer | None = self.servers.installed().get(server_id)
         if server is not None and server.manifest is not None:
@@ -423,8 +423,8 @@ class Manager:
         self, call: Call, manifest: int, options: Options
     ) -> Authorization[SignedManifest | None]:
         """Ask for less if the manifest is signed and pins its version; an unsigned one is read after that."""
-        from mcpd.catalog.ingest import pins_what_it_names  # noqa: PLC0415 -- not needed to start
-        from mcpd.install.entries import user_supplied_entry  # noqa: PLC0415 -- nor this
+        from mcpd.catalog.ingest import pins_what_it_names  # not needed to start
+        from mcpd.install.entries import user_supplied_entry
 
         signature = option(options, "signature", str, "")
         if not signature:
@@ -458,8 +458,8 @@ class Manager:
     @authorized_method(_authorize_install_bundle)
     async def install_bundle(self, call: Call, pinned: bool, bundle: int, options: Options) -> str:
         """Install a server from a user-supplied bundle; if a registry *pinned* it, as a signed one only."""
-        from mcpd.install.sources.archive import MAX_ARCHIVE  # noqa: PLC0415 -- not needed to start
-        from mcpd.install.sources.mcpb import describe  # noqa: PLC0415 -- nor this
+        from mcpd.install.sources.archive import MAX_ARCHIVE  # not needed to start
+        from mcpd.install.sources.mcpb import describe
 
         wanted = install_options(options)
         if wanted.version:
@@ -514,7 +514,7 @@ class Manager:
 
     async def _authorize_rollback(self, call: Call, server_id: str, options: Options) -> Authorization[int | None]:
         """Fix the generation that a rollback goes back to; if there is none, the method reports it."""
-        from mcpd.install.history import rollback_target  # noqa: PLC0415 -- not needed to start
+        from mcpd.install.history import rollback_target  # not needed to start
 
         generation = option(options, "generation", int, 0) or None
         with suppress(NotFound):
@@ -697,7 +697,7 @@ def _is_signed(offer: CatalogEntry) -> bool:
 
 
 async def _manifest(call: Call, index: int) -> bytes:
-    from mcpd.install.entries import MAX_MANIFEST  # noqa: PLC0415 -- not needed to start
+    from mcpd.install.entries import MAX_MANIFEST  # not needed to start
 
     return await read_all(call.fds.get(index), MAX_MANIFEST, "the manifest", arguments.READ_TIMEOUT)
 

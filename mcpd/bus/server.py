@@ -131,7 +131,7 @@ def _protocols(server: InstalledServer) -> list[str] | None:
     """Return the eras of MCP that *server* spoke when it was installed; ``None`` if that was not checked."""
     if server.script is not None:
         return ["handshake", "modern"]
-    from mcpd.install.lockfile import read_lock  # noqa: PLC0415 -- installing is not needed to list
+    from mcpd.install.lockfile import read_lock  # installing is not needed to list
 
     found = read_lock(server.generation).get("protocol")
     if not isinstance(found, Mapping):

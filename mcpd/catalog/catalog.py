@@ -56,20 +56,20 @@ class Catalog:
     @cached_property
     def _database(self) -> Database:
         # SQLite is not needed to start.
-        from mcpd.catalog.database import Database  # noqa: PLC0415
+        from mcpd.catalog.database import Database
 
         return Database(self._directory / "catalog.sqlite")
 
     @cached_property
     def _icons(self) -> Icons:
-        from mcpd.catalog.icons import Icons  # noqa: PLC0415 - see _database
+        from mcpd.catalog.icons import Icons  # see _database
 
         return Icons(self._directory / "icons")
 
     def sources(self) -> list[RegistryLine]:
         """Return every registry once, in order of precedence, with its state."""
-        from mcpd.catalog.database import statuses  # noqa: PLC0415 - see _database
-        from mcpd.catalog.search import faults_of  # noqa: PLC0415
+        from mcpd.catalog.database import statuses  # see _database
+        from mcpd.catalog.search import faults_of
 
         lines = self._sources.lines()
         order = statuses(self._copies(), lines, self._keys)
@@ -108,7 +108,7 @@ class Catalog:
         Returns the failures; those registries keep their last copy. If all registries failed, raises
         :class:`~mcpd.errors.SourceUnavailable`, or the error they failed with if it is the same class for all.
         """
-        from mcpd.catalog import refresh as refreshing  # noqa: PLC0415 - see _database
+        from mcpd.catalog import refresh as refreshing  # see _database
 
         known = await asyncio.to_thread(self.sources if only_new else self._sources.lines)
         lines = [line for line in known if line.state == "new" or (not only_new and line.state != "invalid")]
@@ -166,7 +166,7 @@ class Catalog:
         Returns at most *limit* entries after *cursor*, and the cursor of the next page, empty if there is none. Raises
         :class:`~mcpd.errors.InvalidArgument`.
         """
-        from mcpd.catalog.search import search  # noqa: PLC0415 - see _database
+        from mcpd.catalog.search import search  # see _database
 
         if query.source:
             query = replace(query, source=check_url(query.source))
@@ -187,7 +187,7 @@ class Catalog:
 
     def offers(self, ids: Collection[str]) -> dict[str, list[CatalogEntry]]:
         """Return the entries of each of *ids*, in the order of the registries."""
-        from mcpd.catalog.search import offers  # noqa: PLC0415 - see _database
+        from mcpd.catalog.search import offers  # see _database
 
         return self._query_placed(lambda run, order: offers(run, order, ids), {})
 
@@ -201,7 +201,7 @@ class Catalog:
 
     def pins_sha256(self, sha256: str) -> str:
         """Return the name of the trusted key that signed an entry for the file with *sha256*; empty if none did."""
-        from mcpd.catalog.search import signer_of  # noqa: PLC0415 - see _database
+        from mcpd.catalog.search import signer_of  # see _database
 
         return self._query_placed(lambda run, order: signer_of(run, order, sha256), "")
 
@@ -214,7 +214,7 @@ class Catalog:
 
     def _query_placed(self, question: Callable[[sqlite3.Connection, list[CopyStatus]], T], otherwise: T) -> T:
         """Return the result of *question*, after updating the database to the current trust and precedence."""
-        from mcpd.catalog.database import copies, is_placed, statuses  # noqa: PLC0415 - see _database
+        from mcpd.catalog.database import copies, is_placed, statuses  # see _database
 
         lines = self._sources.lines()
 
@@ -233,7 +233,7 @@ class Catalog:
         return self._database.ask(ask, (True, otherwise))[1]
 
     def _place(self) -> None:
-        from mcpd.catalog.database import copies, is_placed, place, statuses  # noqa: PLC0415 - see _database
+        from mcpd.catalog.database import copies, is_placed, place, statuses  # see _database
 
         def work(connection: sqlite3.Connection) -> None:
             order = statuses(copies(connection), self._sources.lines(), self._keys)
@@ -259,8 +259,8 @@ class Catalog:
 
     def _forget_unlisted(self, removed: str = "") -> None:
         """Delete the data of unlisted registries; while a list is unreadable, at most that of *removed*."""
-        from mcpd.catalog.database import copies, show  # noqa: PLC0415 - see _database
-        from mcpd.catalog.refresh import forget_copy  # noqa: PLC0415
+        from mcpd.catalog.database import copies, show  # see _database
+        from mcpd.catalog.refresh import forget_copy
 
         lines = self._sources.lines()
         # An invalid description disables its registry, but the data is kept.
@@ -283,13 +283,13 @@ class Catalog:
         self._database.change(work)
 
     def _copies(self) -> list[Copy]:
-        from mcpd.catalog.database import copies  # noqa: PLC0415 - see _database
+        from mcpd.catalog.database import copies  # see _database
 
         none: list[Copy] = []
         return self._database.ask(copies, none)
 
     def _faults_by_registry(self) -> dict[str, list[tuple[str, str]]]:
-        from mcpd.catalog.search import faults_of  # noqa: PLC0415 - see _database
+        from mcpd.catalog.search import faults_of  # see _database
 
         listed = {check_url(line.url) for line in self._sources.lines() if line.state != "invalid"}
         found: dict[str, list[tuple[str, str]]] = self._database.ask(faults_of, {})

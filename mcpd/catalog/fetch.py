@@ -255,7 +255,7 @@ class Fetcher:
     @asynccontextmanager
     async def _response(self, url: str, headers: dict[str, str]) -> AsyncIterator[httpx2.Response]:
         """Yield the response of *url*, after redirects."""
-        import httpx2  # noqa: PLC0415 - see _open
+        import httpx2  # see _open
 
         client = await self._opened()
         place = url
@@ -328,9 +328,9 @@ def _read_chunk(url: str, file: BinaryIO) -> bytes:
 
 def _open(seconds: float) -> httpx2.AsyncClient:
     # Importing it takes half a second and memory, which an idle mcpd does without.
-    from http.cookiejar import CookieJar, DefaultCookiePolicy  # noqa: PLC0415
+    from http.cookiejar import CookieJar, DefaultCookiePolicy
 
-    import httpx2  # noqa: PLC0415
+    import httpx2
 
     return httpx2.AsyncClient(
         verify=ssl.create_default_context(),

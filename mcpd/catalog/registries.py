@@ -399,7 +399,7 @@ class RegistryLists:
 
     def _describe(self, file: Path, url: str, fields: dict[str, str]) -> None:
         """Write *fields* of *url* to *file*, keeping its other content."""
-        import tomlkit  # noqa: PLC0415 - needed for changes only
+        import tomlkit  # needed for changes only
 
         try:
             kept = _read(file)

@@ -125,7 +125,7 @@ def _bubblewrap(*, confined: bool) -> Iterator[Check]:
 
 
 def _landlock() -> Check:
-    from mcpd.servers.landlock import version  # noqa: PLC0415
+    from mcpd.servers.landlock import version
 
     known = version()
     if known > 0:
@@ -140,9 +140,9 @@ def _landlock() -> Check:
 
 def _sandbox(paths: Paths, scope: Scope) -> Check:
     """Build a sandbox as mcpd does, and run a program in it."""
-    from mcpd.runtime.launchers import PlainLauncher  # noqa: PLC0415 - only doctor needs what runs servers
-    from mcpd.runtime.run import run  # noqa: PLC0415
-    from mcpd.runtime.sandbox import build_spec  # noqa: PLC0415
+    from mcpd.runtime.launchers import PlainLauncher  # only doctor needs what runs servers
+    from mcpd.runtime.run import run
+    from mcpd.runtime.sandbox import build_spec
 
     try:
         spec = build_spec("doctor", [PROBE], Path("/"), [], [], False, {}, paths=paths, scope=scope)
@@ -186,7 +186,7 @@ def _program_runs(
 
 def scripts_check() -> Check:
     """Check that ``mcp-scripts``, which runs script servers, is installed; it comes in a package of its own."""
-    from mcpd.runtime.bundled import scripts_program  # noqa: PLC0415 - slow to import
+    from mcpd.runtime.bundled import scripts_program  # slow to import
 
     try:
         program = scripts_program("a script", "")
@@ -420,7 +420,7 @@ _FAULTS: Final = 3
 
 def key_checks(paths: Paths, scope: Scope) -> Iterator[Check]:
     """Check the files of the trusted keys."""
-    from mcpd.trust.keys import Keys  # noqa: PLC0415 - slow to import
+    from mcpd.trust.keys import Keys  # slow to import
 
     keys = Keys(paths, scope)
     for problem in keys.problems():

@@ -153,7 +153,7 @@ def _masked(value: JsonValue) -> JsonValue:
 
 
 def _word(value: object) -> str:
-    import shlex  # noqa: PLC0415
+    import shlex
 
     return shlex.quote(str(value))
 
@@ -186,7 +186,7 @@ def run(args: argparse.Namespace) -> int:
         if isinstance(fault, OSError):
             fault = from_oserror(fault, str(fault.filename or f"mcpctl client {args.subcommand}"))
         if args.json:
-            from mcpd.clients.errors import error_object  # noqa: PLC0415
+            from mcpd.clients.errors import error_object
 
             write_json(error_object(fault))
         raise with_advice(fault, args) from error
@@ -199,7 +199,7 @@ def scope(args: argparse.Namespace) -> Scope:
 
 def service(args: argparse.Namespace, paths: Paths | None = None) -> Orchestration:
     """Open the configurations of the scope, read-only if the caller may not write them."""
-    from mcpd.clients.service import Orchestration  # noqa: PLC0415 - needs the libraries from run()
+    from mcpd.clients.service import Orchestration  # needs the libraries from run()
 
     paths, whose = paths or from_environment(), scope(args)
     root = paths.layout(whose).orchestration
@@ -261,7 +261,7 @@ def profile_option(profile_id: str) -> str:
 
 def with_advice(error: McpdError, args: argparse.Namespace) -> McpdError:
     """Return *error*, with the mcpctl command that helps if it comes from the orchestration service."""
-    from mcpd.clients import errors  # noqa: PLC0415
+    from mcpd.clients import errors
 
     asked = [args.client] if "client" in args else getattr(args, "clients", None) or [""]
     match error:
@@ -289,7 +289,7 @@ def short(artifact_id: str) -> str:
 
 def _warn_of_descriptions(args: argparse.Namespace) -> None:
     """Warn about broken descriptions of clients: an unknown client may have one."""
-    from mcpd.clients.families import Families  # noqa: PLC0415
+    from mcpd.clients.families import Families
 
     for problem in Families.of(from_environment(), scope(args)).problems:
         warn(problem)
@@ -302,7 +302,7 @@ def _names(error: McpdError, member: str) -> list[str]:
 
 def _other(unknown: str, available: Sequence[str]) -> str:
     """Return a question with the name in *available* that is closest to *unknown*; else empty."""
-    import difflib  # noqa: PLC0415
+    import difflib
 
     near = difflib.get_close_matches(unknown, available, 1)
     return f"did you mean {near[0]!r}? " if near else ""

@@ -32,7 +32,7 @@ Candidates: TypeAlias = "Mapping[str, str]"
 def complete(parser: argparse.ArgumentParser) -> None:
     """Print the candidates for the shell and exit. Without argcomplete, return."""
     try:
-        import argcomplete  # noqa: PLC0415 - optional
+        import argcomplete  # optional
     except ImportError:
         return
     for command, action in _arguments(parser, ()):
@@ -50,16 +50,16 @@ class _Completer:
         self._offers = offers
 
     def __call__(self, prefix: str, parsed_args: argparse.Namespace, **_: object) -> Candidates:
-        import asyncio  # noqa: PLC0415 - not needed for commands and options
+        import asyncio  # not needed for commands and options
 
         with suppress(McpdError, OSError, TimeoutError):
             return _shown(asyncio.run(self._ask(parsed_args, prefix)))
         return {}
 
     async def _ask(self, args: argparse.Namespace, prefix: str) -> Candidates:
-        import asyncio  # noqa: PLC0415
+        import asyncio
 
-        from mcpd.bus.client import connect  # noqa: PLC0415
+        from mcpd.bus.client import connect
 
         async with asyncio.timeout(TIMEOUT), connect(is_system(args)) as bus:
             return await self._offers(bus, args, prefix)
@@ -125,7 +125,7 @@ async def _generations(bus: Client, args: argparse.Namespace, _prefix: str) -> C
 async def _available(bus: Client, _args: argparse.Namespace, prefix: str) -> Candidates:
     if "/" in prefix or prefix.startswith("."):
         return _files(prefix)
-    from mcpd.bus.client import variant  # noqa: PLC0415
+    from mcpd.bus.client import variant
 
     words = "".join(char if char.isalnum() else " " for char in prefix).split()
     query = {"text": " ".join(words), "limit": variant(500, "u")}
@@ -166,7 +166,7 @@ async def _sources(bus: Client, _args: argparse.Namespace, _prefix: str) -> Cand
 
 
 async def _own_sources(bus: Client, _args: argparse.Namespace, _prefix: str) -> Candidates:
-    from mcpd.cli.commands.sources import name_of  # noqa: PLC0415 - only here
+    from mcpd.cli.commands.sources import name_of
 
     return {
         name: source.get("state", "")
@@ -214,8 +214,8 @@ async def _nothing(_bus: Client, _args: argparse.Namespace, _prefix: str) -> Can
 
 def _own_scripts(*, parsed_args: argparse.Namespace, **_: object) -> Candidates:
     """Return the scripts that ``mcpctl script remove`` can remove; read from disk, as that command needs no mcpd."""
-    from mcpd.paths import Scope, from_environment  # noqa: PLC0415
-    from mcpd.scripts.inspection import SUFFIXES  # noqa: PLC0415
+    from mcpd.paths import Scope, from_environment
+    from mcpd.scripts.inspection import SUFFIXES
 
     def is_script(path: Path) -> bool:
         return path.suffix in SUFFIXES and path.name[0] not in "._"
@@ -228,8 +228,8 @@ def _own_scripts(*, parsed_args: argparse.Namespace, **_: object) -> Candidates:
 
 def _clients(*, parsed_args: argparse.Namespace, **_: object) -> Candidates:
     """Return the known MCP clients."""
-    from mcpd.clients.families import Families  # noqa: PLC0415
-    from mcpd.paths import Scope, from_environment  # noqa: PLC0415
+    from mcpd.clients.families import Families
+    from mcpd.paths import Scope, from_environment
 
     families = Families.of(from_environment(), Scope.SYSTEM if is_system(parsed_args) else Scope.USER)
     with suppress(McpdError, OSError):
@@ -239,9 +239,9 @@ def _clients(*, parsed_args: argparse.Namespace, **_: object) -> Candidates:
 
 def _profiles(*, parsed_args: argparse.Namespace, **_: object) -> Candidates:
     """Return the profiles of the clients on the command line, or without one of all clients."""
-    from mcpd.clients.families import Families  # noqa: PLC0415
-    from mcpd.clients.profiles import Profiles  # noqa: PLC0415
-    from mcpd.paths import Scope, from_environment  # noqa: PLC0415
+    from mcpd.clients.families import Families
+    from mcpd.clients.profiles import Profiles
+    from mcpd.paths import Scope, from_environment
 
     paths, scope = from_environment(), Scope.SYSTEM if is_system(parsed_args) else Scope.USER
     named = {getattr(parsed_args, "client", None), *(getattr(parsed_args, "clients", None) or ())} - {None}
@@ -260,10 +260,10 @@ def _profiles(*, parsed_args: argparse.Namespace, **_: object) -> Candidates:
 
 def _ensemble_directories(args: argparse.Namespace) -> Iterator[tuple[Path, Path]]:
     """Yield the directories of ensembles and of their artifacts: of the projects, the user and the package."""
-    from mcpd.cli.ensemble_runtime import configured  # noqa: PLC0415
-    from mcpd.paths import Scope, from_environment  # noqa: PLC0415
-    from mcpd.servers.ensembles.directories import nearest_project, shipped, user_directories  # noqa: PLC0415
-    from mcpd.servers.ensembles.settings import DIRECTORY  # noqa: PLC0415
+    from mcpd.cli.ensemble_runtime import configured
+    from mcpd.paths import Scope, from_environment
+    from mcpd.servers.ensembles.directories import nearest_project, shipped, user_directories
+    from mcpd.servers.ensembles.settings import DIRECTORY
 
     paths = from_environment()
     projects = [nearest_project(Path(getattr(args, "project", None) or "."))]

@@ -144,7 +144,7 @@ def projects_of(args: argparse.Namespace) -> Projects:
 
 def is_server_installed(args: argparse.Namespace) -> bool:
     """Return whether the server that runs ensembles is installed; true if that cannot be read."""
-    from mcpd.store import Store  # noqa: PLC0415 - imports pydantic
+    from mcpd.store import Store  # imports pydantic
 
     try:
         Store(from_environment(), Scope.SYSTEM if args.system else Scope.USER).get(SERVER)
@@ -163,9 +163,9 @@ def settings_of(args: argparse.Namespace) -> Settings:
 
 def not_configured(what: str, project: Path, projects: Projects) -> ConfigMissing:
     """Return the error that the server may not use *project*, where *what* is, with the command that allows it."""
-    import json  # noqa: PLC0415 - only for errors
-    import os  # noqa: PLC0415
-    import shlex  # noqa: PLC0415
+    import json
+    import os
+    import shlex
 
     paths = from_environment()
     wanted = json.dumps([tilde(each, paths) for each in (*projects.configured, project)], ensure_ascii=False)
@@ -185,7 +185,7 @@ def not_found(fault: NotFound) -> NotFound:
 
 def invalid(fault: InvalidConfig, name: str) -> InvalidConfig:
     """Return *fault*, about the ensemble *name*, with the command that lists all its errors."""
-    import shlex  # noqa: PLC0415 - only for errors
+    import shlex
 
     error = InvalidConfig(f"{fault.message}; to list all errors: mcpctl ensemble validate {shlex.quote(name)}")
     error.data = fault.data
@@ -197,8 +197,8 @@ def configured(paths: Paths, scope: Scope) -> tuple[Path, ...]:
 
     Raises the errors of :meth:`mcpd.store.Store.config` and :func:`.expanded`, but not if the server is missing.
     """
-    from mcpd.servers.given_paths import expanded  # noqa: PLC0415 - imports pydantic
-    from mcpd.store import Store  # noqa: PLC0415
+    from mcpd.servers.given_paths import expanded  # imports pydantic
+    from mcpd.store import Store
 
     try:
         found = Store(paths, scope).config(SERVER).values.get("projects")

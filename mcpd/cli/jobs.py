@@ -64,8 +64,8 @@ class Bar:
     """Shows a progress bar with rich."""
 
     def __init__(self) -> None:
-        from rich.console import Console  # noqa: PLC0415
-        from rich.progress import BarColumn, Progress, TextColumn  # noqa: PLC0415
+        from rich.console import Console
+        from rich.progress import BarColumn, Progress, TextColumn
 
         self._columns = (
             TextColumn("{task.description}", markup=False),
@@ -252,7 +252,7 @@ class _Follower:
     def _show_plan(self, plan: list[dict[str, Any]]) -> None:
         if not plan:
             return
-        from mcpd.cli.plan_output import named, plan_lines  # noqa: PLC0415 - few jobs have a plan
+        from mcpd.cli.plan_output import named, plan_lines  # few jobs have a plan
 
         plan = named(plan, self._file) if self._file else plan
         if plan == self.plan:

@@ -50,7 +50,7 @@ def interpreter(libraries: Iterable[str], consumer: str) -> str | None:
         raise NotSupported(
             f"{what} is not in {sys.prefix}; install it with: {sys.executable} -m pip install 'mcpd-system[servers]'"
         )
-    from mcpd.runtime import bundled  # noqa: PLC0415 - only if a library is missing
+    from mcpd.runtime import bundled  # only if a library is missing
 
     if is_again or not bundled.PYTHON.exists():
         raise NotSupported(f"{what} is not installed; install the package mcpd-servers")

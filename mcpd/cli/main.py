@@ -32,7 +32,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         parser = build_parser()
         if "_ARGCOMPLETE" in os.environ:
-            from mcpd.cli.completion import complete  # noqa: PLC0415 - only for completion in a shell
+            from mcpd.cli.completion import complete  # only for completion in a shell
 
             complete(parser)
         code = _run(parse(parser, argv))
@@ -50,7 +50,7 @@ def _run(args: argparse.Namespace) -> int:
     try:
         result = _handler(args.handler)(args)
         if isinstance(result, Coroutine):
-            import asyncio  # noqa: PLC0415 - synchronous commands start faster without it
+            import asyncio  # synchronous commands start faster without it
 
             return int(asyncio.run(result))
     except McpdError as error:

@@ -75,7 +75,7 @@ class Known:
 
         Empty if its tools are unknown, or if it listed none, e.g. because it is not configured.
         """
-        from mcpd.cli.commands.mcps import Features, narrow  # noqa: PLC0415 - 'mcpctl list' starts faster without
+        from mcpd.cli.commands.mcps import Features, narrow  # 'mcpctl list' starts faster without
 
         try:
             listed = self._tools.tools(server_id) or []
@@ -213,7 +213,7 @@ def _effect_checks(
     tools = known.tools(server_id, file.scope) if changes else []
     if not tools:
         return
-    from mcpd.bridge.upstream.policy import without_tool  # noqa: PLC0415 - 'mcpctl list' starts faster without
+    from mcpd.bridge.upstream.policy import without_tool  # 'mcpctl list' starts faster without
 
     if vain := without_tool(json.dumps(changes), tools):
         message = f"{begin}no effect of {_listed(vain)}: {server_id} listed no such tool when it was installed"

@@ -49,7 +49,7 @@ def warn(text: object) -> None:
 
 def write_json(value: object) -> None:
     """Print *value* as JSON, on a terminal with :func:`escaped`."""
-    import json  # noqa: PLC0415
+    import json
 
     text = json.dumps(value, indent=2, ensure_ascii=not encodes_unicode())
     write(escaped(text) if sys.stdout.isatty() else text)
@@ -58,7 +58,7 @@ def write_json(value: object) -> None:
 def write_document(data: bytes) -> None:
     """Print the JSON document *data* unchanged, on a terminal as :func:`write_json` does."""
     if sys.stdout.isatty():
-        import json  # noqa: PLC0415
+        import json
 
         write_json(json.loads(data))
     else:
@@ -67,7 +67,7 @@ def write_document(data: bytes) -> None:
 
 def escaped(text: str) -> str:
     """Return *text* with invisible and control characters escaped as in JSON; line breaks stay."""
-    import json  # noqa: PLC0415
+    import json
 
     return "".join(char if char.isprintable() or char == "\n" else json.dumps(char)[1:-1] for char in text)
 
@@ -136,7 +136,7 @@ def _columns(text: str) -> int:
 
 def _cut_last(rows: list[list[str]], taken: int) -> None:
     """Truncate the last cell of each row to the columns left after *taken* on the terminal, at least ten."""
-    import shutil  # noqa: PLC0415 - slow to import
+    import shutil  # slow to import
 
     limit = max(shutil.get_terminal_size().columns - taken - 1, 10)
     for row in rows:

@@ -17,7 +17,7 @@ _PROPERTY: Final = re.compile(r"\{config\.([A-Za-z0-9_.-]+)")
 
 def described(permission: str) -> str:
     """Return one line for *permission*: the string, and what it grants."""
-    from mcpd.runtime.permissions import explain  # noqa: PLC0415 - slow to import, and few commands need it
+    from mcpd.runtime.permissions import explain  # slow to import, and few commands need it
 
     words, fault = explain(permission)
     if fault:
@@ -38,7 +38,7 @@ def described_as(permission: str, filled_in: str) -> str:
 
 def check(permissions: Iterable[str]) -> None:
     """Raise :class:`~mcpd.errors.InvalidArgument` unless each of *permissions* grants something."""
-    from mcpd.runtime.permissions import KNOWN, explain  # noqa: PLC0415 - as above
+    from mcpd.runtime.permissions import KNOWN, explain
 
     for permission in permissions:
         words, fault = explain(permission)
@@ -56,7 +56,7 @@ def missing_paths(permissions: Iterable[str], values: Mapping[str, Any], home: P
     named = [permission for permission in permissions if _PROPERTY.search(permission)]
     if not named:
         return
-    from mcpd.runtime.permissions import parse  # noqa: PLC0415 - as above
+    from mcpd.runtime.permissions import parse
 
     try:
         grants = parse("the manifest", named, values).paths

@@ -29,7 +29,7 @@ async def open_bus(args: argparse.Namespace, *, changing: bool = False) -> Async
             try:
                 yield bus
             except NotFound as error:
-                from mcpd.cli.suggestions import with_suggestion  # noqa: PLC0415 - only for errors
+                from mcpd.cli.suggestions import with_suggestion
 
                 raise await with_suggestion(bus, args, error) from None
 
@@ -38,6 +38,6 @@ def asking(args: argparse.Namespace, *, system: bool) -> AbstractContextManager[
     """Return a context with polkit's text agent, for calls to the *system* instance that need authorization."""
     if not (system and args.interactive):
         return nullcontext()
-    from mcpd.cli.agent import password_agent  # noqa: PLC0415 - only for changes in the system scope
+    from mcpd.cli.agent import password_agent  # only for changes in the system scope
 
     return password_agent()

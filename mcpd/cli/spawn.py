@@ -49,8 +49,8 @@ def connect_bridge(server_id: str, environment: Mapping[str, str], *, system: bo
     cannot be reached, and the :class:`~mcpd.errors.McpdError` with which it refuses.
     """
     # Few servers need it, and platformdirs costs mcpctl its start-up time.
-    from mcpd.bridge.places import places  # noqa: PLC0415
-    from mcpd.paths import from_environment  # noqa: PLC0415
+    from mcpd.bridge.places import places
+    from mcpd.paths import from_environment
 
     known = from_environment()
     path = places(known.system if system else known.user).stdio
@@ -292,7 +292,7 @@ async def _spawn(
         if relay:
             relay.cancel()
         if isinstance(error, NotFound):
-            from mcpd.cli.suggestions import with_suggestion  # noqa: PLC0415 - only for errors
+            from mcpd.cli.suggestions import with_suggestion
 
             raise await with_suggestion(bus, args, error) from None
         raise
@@ -303,7 +303,7 @@ async def _spawn(
 
 def _has_bridge() -> bool:
     """Return whether the user's bridge is available to share the processes of servers."""
-    from mcpd.paths import STDIO_SOCKET, from_environment  # noqa: PLC0415 - rarely needed
+    from mcpd.paths import STDIO_SOCKET, from_environment  # rarely needed
 
     return (from_environment().user.runtime / STDIO_SOCKET).exists()
 

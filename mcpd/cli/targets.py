@@ -97,7 +97,7 @@ def _checked(path: Path, file: BufferedReader, wanted: str) -> str:
 
     Raises :class:`~mcpd.errors.IntegrityMismatch` if *wanted* is not empty and differs.
     """
-    import hashlib  # noqa: PLC0415 - rarely needed
+    import hashlib  # rarely needed
 
     found = hashlib.file_digest(file, "sha256").hexdigest()
     file.seek(0)
@@ -173,7 +173,7 @@ def target_of(target: str, options: ManifestOptions) -> Target:
         if not _ENVIRONMENT_NAME.fullmatch(name):
             raise InvalidArgument(f"{name!r} is not a valid name of an environment variable")
     if options.permissions:
-        from mcpd.cli import permissions  # noqa: PLC0415 - rarely needed
+        from mcpd.cli import permissions  # rarely needed
 
         permissions.check(options.permissions)
     found = _plain_target(target, options)
@@ -326,7 +326,7 @@ def _path(path: Path, options: ManifestOptions) -> Target:
 
 
 def _file(path: Path, options: ManifestOptions) -> Target:
-    from mcpd.formats import server_json  # noqa: PLC0415 - pydantic, which an id of the catalog does not need
+    from mcpd.formats import server_json  # pydantic, which an id of the catalog does not need
 
     data = read_input(str(path))
     manifest = _parsed(path, data)
@@ -406,7 +406,7 @@ def _manifest(
     name: str, options: ManifestOptions, *, source: dict[str, str], version: str = "", summary: str = ""
 ) -> Target:
     """Return the target with a manifest for *source*; without a program, mcpd uses that of the package."""
-    from mcpd.model import id_from_name  # noqa: PLC0415 - pydantic, which an id of the catalog does not need
+    from mcpd.model import id_from_name  # pydantic, which an id of the catalog does not need
 
     manifest: dict[str, Any] = {
         "id": options.id or id_from_name(name),

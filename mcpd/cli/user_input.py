@@ -27,7 +27,7 @@ def read_input(name: str, limit: int = LIMIT) -> bytes:
     Raises :class:`~mcpd.errors.NotFound` for a missing file, and :class:`~mcpd.errors.InvalidArgument` for one that is
     not regular or larger than *limit* bytes.
     """
-    from mcpd.files import is_missing, read_file  # noqa: PLC0415 - few commands read files
+    from mcpd.files import is_missing, read_file  # few commands read files
 
     if name == STDIN:
         data = sys.stdin.buffer.read(limit + 1)
@@ -72,7 +72,7 @@ def ask(label: str) -> str:
 
 def ask_secret(label: str) -> bytes:
     """Ask for a secret, without echo."""
-    import getpass  # noqa: PLC0415
+    import getpass
 
     with _interruptible():
         try:

@@ -695,11 +695,11 @@ def _check(servers: Mapping[str, JsonValue], where: str) -> None:
 
 def _parse(text: Text, form: Format, key: Sequence[str], shape: Shape) -> Document:
     if form == "toml":
-        from mcpd.clients.toml import TomlDocument  # noqa: PLC0415 -- the parsers are slow to import
+        from mcpd.clients.toml import TomlDocument  # the parsers are slow to import
 
         return TomlDocument.parse(text, key, shape)
     if form == "yaml":
-        from mcpd.clients.yaml import YamlDocument  # noqa: PLC0415
+        from mcpd.clients.yaml import YamlDocument
 
         return YamlDocument.parse(text, key, shape)
     return JsonDocument.parse(text, key, shape)

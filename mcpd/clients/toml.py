@@ -115,7 +115,7 @@ class TomlDocument:
 
     def _written(self, name: str, entry: JsonValue) -> list[str]:
         """Return the lines of the table *entry* and of the tables in it."""
-        import tomlkit  # noqa: PLC0415 -- not for reading
+        import tomlkit  # not for reading
 
         where = f"{self.text.where}: {printable(name)}"
         if not isinstance(entry, dict):

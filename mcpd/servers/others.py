@@ -116,7 +116,7 @@ class Others:
         return json.dumps(message).encode()
 
     async def _post(self, server: str, method: str, name: str | None, body: bytes) -> dict[str, Any]:
-        import httpx2  # noqa: PLC0415 -- few servers call others
+        import httpx2  # few servers call others
 
         socket = self._socket
         headers = {
@@ -172,7 +172,7 @@ async def _body(response: httpx2.Response) -> bytes:
 
 
 async def _last_event(response: httpx2.Response) -> str:
-    import httpx2  # noqa: PLC0415 -- few servers call others
+    import httpx2  # few servers call others
 
     data = "null"
     try:

@@ -127,7 +127,7 @@ class Keys:
         keys = self._allowed(only)
         if not keys:
             return None
-        from mcpd.trust.signing import is_signature  # noqa: PLC0415 - see there
+        from mcpd.trust.signing import is_signature
 
         return next((key for key in keys if is_signature(key.public, data, made)), None)
 
@@ -137,7 +137,7 @@ class Keys:
         Raises :class:`~mcpd.errors.InvalidArgument` for an invalid name, a text that is not a public Ed25519 key, and a
         name that another key has; :class:`~mcpd.errors.ReadOnly` if this instance may not write.
         """
-        from mcpd.trust.signing import load_public, public_pem  # noqa: PLC0415 - see there
+        from mcpd.trust.signing import load_public, public_pem
 
         _check_name(name)
         if len(pem) > MAX_PEM:
@@ -211,7 +211,7 @@ class Keys:
 
     def _key(self, file: Path, status: os.stat_result | None, scope: Scope) -> TrustedKey:
         """Read a key file. Raises :class:`~mcpd.errors.InvalidManifest` that names *file*."""
-        from mcpd.trust.signing import load_public  # noqa: PLC0415 - see there
+        from mcpd.trust.signing import load_public
 
         if status is not None and status.st_mode & _OTHERS_WRITE:
             raise InvalidManifest(
@@ -233,7 +233,7 @@ class Keys:
 
 def fingerprint_of(pem: str) -> str:
     """Return the fingerprint of the public key *pem*; empty if :meth:`Keys.add` would not accept it."""
-    from mcpd.trust.signing import load_public  # noqa: PLC0415 - see there
+    from mcpd.trust.signing import load_public
 
     try:
         return fingerprint(load_public(pem.encode()).public_bytes_raw()) if len(pem) <= MAX_PEM else ""

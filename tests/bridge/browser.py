@@ -59,7 +59,7 @@ def _missing(what: str) -> None:
 def chromium() -> Iterator[Browser]:
     """The browser, without a window."""
     try:
-        from playwright.sync_api import sync_playwright  # noqa: PLC0415 -- may not be there
+        from playwright.sync_api import sync_playwright  # may not be there
     except ImportError:
         _missing("playwright")
         raise

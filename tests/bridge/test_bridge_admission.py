@@ -179,7 +179,7 @@ def test_passed_listeners_of_both_kinds_are_taken(monkeypatch: pytest.MonkeyPatc
 
 
 def test_the_systems_own_socket_is_for_its_group_alone(tmp_path: Path) -> None:
-    import grp  # noqa: PLC0415
+    import grp
 
     group = grp.getgrgid(os.getgid())
     path = tmp_path / "bridge.sock"

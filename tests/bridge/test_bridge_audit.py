@@ -201,7 +201,7 @@ def test_a_file_that_cannot_be_written_stops_the_start(alone: Callable[..., Brid
 
 
 def test_sighup_lets_the_file_be_rotated(tmp_path: Path) -> None:
-    from tests.bridge.test_bridge_service import BRIDGE, Program  # noqa: PLC0415
+    from tests.bridge.test_bridge_service import BRIDGE, Program
 
     for name in ("RUNTIME_DIR", "STATE_HOME", "CONFIG_HOME"):
         (tmp_path / name).mkdir(mode=0o700)

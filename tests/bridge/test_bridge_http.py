@@ -132,7 +132,7 @@ def test_T3_4_a_second_initialize_repeats_the_state(bridge: Bridge) -> None:
 
 
 def test_a_handshake_the_server_refuses_opens_no_session(alone: Callable[..., Bridge]) -> None:
-    from bridge_harness import COMMAND, descendants, eventually  # noqa: PLC0415
+    from bridge_harness import COMMAND, descendants, eventually
 
     bridge = alone("--server", f"refusing={COMMAND} --refuse")
     reply = bridge.client("refusing").post(initialize("i"))
@@ -247,7 +247,7 @@ def test_T12_6_an_unknown_server_has_no_streams_either(bridge: Bridge, method: s
      "/mcp/sse", "/mcp//s", "/mcp/%00", "/mcp/s%0a", "/mcp/" + "x" * 129, "/.well-known/oauth-protected-resource"],
 )  # fmt: skip
 def test_T14_1_no_path_leads_out(bridge: Bridge, path: str) -> None:
-    import http.client  # noqa: PLC0415 -- a client that sends paths as they are
+    import http.client  # a client that sends paths as they are
 
     connection = http.client.HTTPConnection(bridge.url.removeprefix("http://"), timeout=20)
     connection.request("POST", path, json.dumps(request("ping")), BOTH)
@@ -265,7 +265,7 @@ def test_T14_5_an_unknown_session_is_404(bridge: Bridge) -> None:
 
 
 def test_T14_5_a_session_belongs_to_one_server(alone: Callable[..., Bridge]) -> None:
-    from bridge_harness import COMMAND  # noqa: PLC0415
+    from bridge_harness import COMMAND
 
     bridge = alone("--server", f"other={COMMAND}")
     session = bridge.client().open().headers["Mcp-Session-Id"]
@@ -279,7 +279,7 @@ def test_a_request_without_a_session_is_served(bridge: Bridge) -> None:
 
 
 def test_strict_sessions_refuse_what_has_none(alone: Callable[..., Bridge]) -> None:
-    from bridge_harness import descendants  # noqa: PLC0415
+    from bridge_harness import descendants
 
     bridge = alone("--strict-sessions")
     assert bridge.client().post(call("echo", text="x")).status_code == 400

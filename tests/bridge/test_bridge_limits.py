@@ -146,7 +146,7 @@ def test_who_calls_too_often_is_told_when_to_come_back(limited: Bridge) -> None:
 
 
 def test_other_servers_are_not_limited_by_the_calls_of_one(alone: Callable[..., Bridge]) -> None:
-    from bridge_harness import COMMAND  # noqa: PLC0415
+    from bridge_harness import COMMAND
 
     bridge = alone("--rate", "0.01", "--burst", "3", "--server", f"t={COMMAND}")
     for _ in range(2):

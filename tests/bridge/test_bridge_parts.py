@@ -201,8 +201,8 @@ def test_the_options_have_the_defaults_of_the_settings() -> None:
 
 
 def test_importing_the_bridge_does_not_import_the_sdk() -> None:
-    import subprocess  # noqa: PLC0415
-    import sys  # noqa: PLC0415
+    import subprocess
+    import sys
 
     code = (
         "import sys, mcpd.bridge.main, mcpd.bridge.http.server\n"

@@ -113,7 +113,7 @@ def test_progress_is_for_those_who_asked(bridge: Bridge, meta: object) -> None:
 
 
 def test_the_server_sees_a_token_and_an_id_of_the_bridge(alone: Callable[..., Bridge], tmp_path: Path) -> None:
-    import json  # noqa: PLC0415
+    import json
 
     wire = tmp_path / "wire"
     client = alone("--server", f"wired={COMMAND} --wire {wire}").client("wired").open()
@@ -207,8 +207,8 @@ def test_cancelling_under_a_shared_id_ends_nobody_elses_call(alone: Callable[...
 
 
 def test_a_call_without_a_session_ends_when_its_client_leaves(alone: Callable[..., Bridge], tmp_path: Path) -> None:
-    import socket  # noqa: PLC0415
-    from urllib.parse import urlsplit  # noqa: PLC0415
+    import socket
+    from urllib.parse import urlsplit
 
     wire = tmp_path / "wire"
     bridge = alone("--server", f"wired={COMMAND} --wire {wire}")

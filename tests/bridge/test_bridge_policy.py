@@ -212,7 +212,7 @@ def listed(policy: list[Any], *tools: dict[str, Any]) -> list[Any]:
 
 
 def json_raw(value: object) -> Any:
-    import msgspec  # noqa: PLC0415 -- only here
+    import msgspec
 
     return msgspec.Raw(json.dumps(value).encode())
 

@@ -344,7 +344,7 @@ def post(message: object, session: str | None = None) -> tuple[str, str, object,
 
 @needs_root
 def test_users_share_no_server_no_session_and_no_limit(start: Callable[..., Program]) -> None:
-    import tempfile  # noqa: PLC0415
+    import tempfile
 
     with tempfile.TemporaryDirectory() as place:
         Path(place).chmod(0o755)
@@ -389,7 +389,7 @@ sys.stdin.read()
 
 @needs_root
 def test_one_user_cannot_take_all_connections(start: Callable[..., Program]) -> None:
-    import tempfile  # noqa: PLC0415
+    import tempfile
 
     with tempfile.TemporaryDirectory() as place:
         Path(place).chmod(0o755)

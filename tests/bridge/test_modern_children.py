@@ -174,7 +174,7 @@ def test_both_eras_of_a_server_at_once(bridge: Bridge) -> None:
 
 
 def test_a_handshake_client_is_told_that_a_server_is_modern_only(bridge: Bridge) -> None:
-    from bridge_harness import initialize  # noqa: PLC0415
+    from bridge_harness import initialize
 
     error = bridge.client("modern").ask(initialize(4))["error"]
     assert error["code"] == -32022

@@ -122,7 +122,7 @@ def test_it_works_without_a_bridge_and_names_files() -> None:
 
 @pytest.mark.parametrize("mode", ["legacy", "2026-07-28"])
 async def test_the_same_over_http_in_both_eras(machine: ScriptRig, mode: str) -> None:
-    from mcp.client.streamable_http import streamable_http_client  # noqa: PLC0415
+    from mcp.client.streamable_http import streamable_http_client
 
     answer(machine, "publish_config", client_id="cursor")
     expected = answer(machine, "get_config", client_id="cursor")

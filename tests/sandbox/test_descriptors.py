@@ -207,8 +207,8 @@ print("done")
 
 
 async def test_a_server_gets_nothing_of_the_users_keyrings(world: World) -> None:
-    import ctypes  # noqa: PLC0415 - for this test only
-    import platform  # noqa: PLC0415
+    import ctypes  # for this test only
+    import platform
 
     add_key, keyctl = (248, 250) if platform.machine() == "x86_64" else (217, 219)
     libc = ctypes.CDLL(None, use_errno=True)

@@ -239,7 +239,7 @@ class Application:
         await request.reply_as(200, key, headers)
 
     async def _asset(self, request: Request) -> None:
-        from mcpd.bridge.pages.render import asset  # noqa: PLC0415 -- with the first page
+        from mcpd.bridge.pages.render import asset  # with the first page
 
         await self._pages()
         found = asset(request.path.removeprefix("/assets/"))
@@ -311,7 +311,7 @@ class Application:
         """What was counted, as far as it is the caller's."""
         caller = self._gate.identify(request.headers, request.peer)
         # It is imported when somebody asks: most bridges never are.
-        from mcpd.bridge.observe.exposition import render  # noqa: PLC0415
+        from mcpd.bridge.observe.exposition import render
 
         accept = request.headers.get(b"accept", b"").decode("latin-1")
         body, kind = await render(self._parts.metrics, caller, accept)
@@ -373,6 +373,6 @@ class Application:
 
 
 def _pages_class() -> type[Pages]:
-    from mcpd.bridge.pages.view import Pages  # noqa: PLC0415 -- see Application._pages
+    from mcpd.bridge.pages.view import Pages  # see Application._pages
 
     return Pages

@@ -281,8 +281,8 @@ def _command(name: str, entry: object, where: str) -> Command:
 
 def _remote(name: str, entry: Mapping[str, object], where: str) -> Command:
     """What reaches a server elsewhere; its headers, which may be secrets, are neither arguments nor variables."""
-    from mcpd.model import Manifest, dump_json  # noqa: PLC0415 - pydantic is for those who need it
-    from mcpd.runtime.bundled import remote_program  # noqa: PLC0415
+    from mcpd.model import Manifest, dump_json  # pydantic is for those who need it
+    from mcpd.runtime.bundled import remote_program
 
     transport = {"type": entry.get("type", "streamable-http"), "url": entry["url"], "headers": entry.get("headers")}
     if transport["type"] in {"ws", "websocket"}:

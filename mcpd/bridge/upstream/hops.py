@@ -30,7 +30,7 @@ class Passes:
 
     def caller(self, headers: Mapping[bytes, bytes]) -> Caller:
         """The server that shows its pass in *headers*; raises :class:`~mcpd.errors.Unauthenticated`."""
-        from mcpd.runtime import calls  # noqa: PLC0415 -- few servers call others
+        from mcpd.runtime import calls  # few servers call others
 
         given = headers.get(b"authorization", b"")
         token = given[7:].strip() if given[:7].lower() == b"bearer " else b""

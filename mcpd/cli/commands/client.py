@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 def list_clients(args: argparse.Namespace) -> int:
     """``mcpctl client list``. JSON: the result of the tool ``list_clients``."""
     # Not the whole service: the libraries that sign are slow to import.
-    from mcpd.clients.families import Families  # noqa: PLC0415
-    from mcpd.clients.profiles import Profiles  # noqa: PLC0415
+    from mcpd.clients.families import Families
+    from mcpd.clients.profiles import Profiles
 
     paths = from_environment()
     families, profiles = Families.of(paths, scope(args)), Profiles.of(paths, scope(args))
@@ -73,7 +73,7 @@ def list_profiles(args: argparse.Namespace) -> int:
 
 def show(args: argparse.Namespace) -> int:
     """``mcpctl client show``. JSON: the result of the tool ``get_config``."""
-    from mcpd.clients.publishing import FROM_NOBODY  # noqa: PLC0415 - needs the libraries from run()
+    from mcpd.clients.publishing import FROM_NOBODY  # needs the libraries from run()
 
     configurations = service(args)
     found: Any = configurations.get_config(args.client, args.profile, artifact_of(args, configurations))
@@ -111,7 +111,7 @@ def verify(args: argparse.Namespace) -> int:
 
     JSON: ``{"verified": true, …}`` with the fields of the verified configuration.
     """
-    from mcpd.clients.releases import load_public_key, verify_document  # noqa: PLC0415
+    from mcpd.clients.releases import load_public_key, verify_document
 
     data = read_input(args.file)
     keys: Any = load_public_key(Path(args.key)) if args.key else service(args).keys

@@ -249,7 +249,7 @@ def _needs_input(ensemble: Ensemble) -> bool:
 
 def _statuses(args: argparse.Namespace, library: Library, found: Found) -> dict[str, str]:
     """Return the status of each agent in the run ``args.run_id``."""
-    from mcpd.servers.ensembles.artifacts.store import Artifacts  # noqa: PLC0415 - only for --run
+    from mcpd.servers.ensembles.artifacts.store import Artifacts  # only for --run
 
     artifacts, name = Artifacts.of(library), found.ensemble.name
     run_id = args.run_id
@@ -346,7 +346,7 @@ class _Known:
     """The installed servers, their tools and the configured keys, to check ensembles against."""
 
     def __init__(self, args: argparse.Namespace) -> None:
-        from mcpd.store import Store  # noqa: PLC0415 - slow to import
+        from mcpd.store import Store  # slow to import
 
         self._args = args
         self._tools: dict[str, list[str]] = {}
@@ -365,7 +365,7 @@ class _Known:
         return check(library, found, loaded, self._servers, access, self._tools)
 
     async def _ask(self, server_ids: set[str]) -> None:
-        from mcpd.cli.conversation import names_of_tools  # noqa: PLC0415 - only for --tools; imports the bus client
+        from mcpd.cli.conversation import names_of_tools  # only for --tools; imports the bus client
 
         for server_id in sorted(server_ids - self._tools.keys()):
             try:

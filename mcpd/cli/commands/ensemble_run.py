@@ -93,7 +93,7 @@ def _described(args: argparse.Namespace) -> dict[str, Any] | int:
     """
     python = interpreter(LIBRARIES, CONSUMER)
     if python is None:
-        from mcpd.cli.commands.ensemble import about  # noqa: PLC0415 - its imports may be missing
+        from mcpd.cli.commands.ensemble import about  # its imports may be missing
 
         return about(args)
     return _described_by(python, args)

@@ -89,7 +89,7 @@ def _write_output(data: bytes, output: str | None, what: str) -> None:
     if output is None or output == _STDOUT:
         write_document(data)
         return
-    from mcpd.files import write_atomic  # noqa: PLC0415 - slow to import
+    from mcpd.files import write_atomic  # slow to import
 
     path = Path(output)
     if path.is_dir():

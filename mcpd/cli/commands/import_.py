@@ -121,7 +121,7 @@ def read_import(name: str) -> ImportFile:
     where = origin(name)
     document = _document(name, where)
     if is_client_file(document):
-        from mcpd.clients.secret_values import literal_secrets  # noqa: PLC0415 - only here
+        from mcpd.clients.secret_values import literal_secrets
 
         found = servers_of(document, where, literal_secrets)
         problems = [(problem.server_id, problem.message) for problem in found.problems]
@@ -183,7 +183,7 @@ def _document(name: str, where: str) -> object:
         return load_json(data, where)
     except InvalidManifest:
         # Clients allow comments and trailing commas.
-        from mcpd.clients.editing import JsonDocument, Text  # noqa: PLC0415 - rarely needed
+        from mcpd.clients.editing import JsonDocument, Text  # rarely needed
 
         return JsonDocument.parse(Text.decode(data, where), (), "map").model
 
@@ -196,11 +196,11 @@ def _toml(data: bytes, where: str) -> object:
 
 
 def _yaml(data: bytes, where: str) -> object:
-    from mcpd.cli.libraries import provide  # noqa: PLC0415 - rarely needed
+    from mcpd.cli.libraries import provide  # rarely needed
 
     provide(("ruamel.yaml",), "reading YAML")
-    from mcpd.clients.editing import Text  # noqa: PLC0415
-    from mcpd.clients.yaml import load  # noqa: PLC0415
+    from mcpd.clients.editing import Text
+    from mcpd.clients.yaml import load
 
     return load(Text.decode(data, where))
 
@@ -287,7 +287,7 @@ def _show(found: ImportFile, chosen: Sequence[Importable], faults: Mapping[str, 
         ]
         write_json({"servers": shown, **_problems(found)})
         return
-    from mcpd.cli.plan_output import plan_lines  # noqa: PLC0415 - only for --dry-run
+    from mcpd.cli.plan_output import plan_lines  # only for --dry-run
 
     for server in chosen:
         if server.id in faults:

@@ -164,7 +164,7 @@ def _with_hint() -> Iterator[None]:
 
 
 async def _dry_run(bus: Client, args: argparse.Namespace, call: _Call, target: Target) -> str:
-    from mcpd.cli.plan_output import plan_lines  # noqa: PLC0415 - only for --dry-run
+    from mcpd.cli.plan_output import plan_lines  # only for --dry-run
 
     with _with_hint():
         found = await dry_run_job(bus, *call[:3], fds=call.fds, file=_file_name(target))

@@ -35,8 +35,8 @@ async def list_keys(args: argparse.Namespace) -> int:
 
 async def add_key(args: argparse.Namespace) -> int:
     """``mcpctl key add``. The key is parsed here, so that a private key is never sent to mcpd."""
-    from mcpd.trust.keys import MAX_PEM, fingerprint  # noqa: PLC0415 - slow to import
-    from mcpd.trust.signing import load_public  # noqa: PLC0415 - slow to import
+    from mcpd.trust.keys import MAX_PEM, fingerprint  # slow to import
+    from mcpd.trust.signing import load_public  # slow to import
 
     data = read_input(args.file, MAX_PEM)
     name = args.name or _named(args.file)
@@ -61,9 +61,9 @@ async def remove_key(args: argparse.Namespace) -> int:
 
 def new(args: argparse.Namespace) -> int:
     """``mcpctl key new``."""
-    from mcpd.files import write_new  # noqa: PLC0415 - see mcpd.trust.signing
-    from mcpd.trust.keys import fingerprint  # noqa: PLC0415
-    from mcpd.trust.signing import load_public, new_key  # noqa: PLC0415
+    from mcpd.files import write_new  # see mcpd.trust.signing
+    from mcpd.trust.keys import fingerprint
+    from mcpd.trust.signing import load_public, new_key
 
     private = Path(args.file)
     public = private.with_name(private.name + ".pub")

@@ -145,8 +145,8 @@ async def _warn_of_map(args: argparse.Namespace) -> None:
     """Warn about faulty files of the mcps map: without them, servers may offer more than is wanted."""
     if not _may_have_map():
         return
-    from mcpd.cli.mcps_checks import map_checks  # noqa: PLC0415 - slow to import
-    from mcpd.paths import Scope, from_environment  # noqa: PLC0415
+    from mcpd.cli.mcps_checks import map_checks  # slow to import
+    from mcpd.paths import Scope, from_environment
 
     scope = Scope.SYSTEM if args.system else Scope.USER
     for check in await asyncio.to_thread(lambda: list(map_checks(from_environment(), scope))):
@@ -184,7 +184,7 @@ async def _source_of(bus: Client, server_id: str) -> dict[str, Any]:
 
 async def _offered(bus: Client, server_id: str, options: Mapping[str, object]) -> dict[str, Any]:
     """Return the offer for *server_id*; warn if its registry could not be read."""
-    from mcpd.cli.commands.sources import warn_of_registry  # noqa: PLC0415 - not needed for installed servers
+    from mcpd.cli.commands.sources import warn_of_registry  # not needed for installed servers
 
     try:
         server: dict[str, Any] = await bus.manager.call("GetAvailable", "sa{sv}", [server_id, options])
@@ -196,8 +196,8 @@ async def _offered(bus: Client, server_id: str, options: Mapping[str, object]) -
 
 
 def _print_server(server: Mapping[str, Any]) -> None:
-    from mcpd.cli.permissions import described  # noqa: PLC0415 - 'list' starts faster without
-    from mcpd.cli.values import show_value  # noqa: PLC0415 - likewise
+    from mcpd.cli.permissions import described  # 'list' starts faster without
+    from mcpd.cli.values import show_value
 
     if server.get("summary"):
         write(paint(clean(server["summary"]), "bold"))

@@ -22,10 +22,10 @@ _OTHERS: Final = 0o077
 
 def sign(args: argparse.Namespace) -> int:
     """``mcpctl sign``: write ``FILE.sig``."""
-    from mcpd.files import write_atomic  # noqa: PLC0415 - see mcpd.trust.signing
-    from mcpd.trust.keys import MAX_PEM  # noqa: PLC0415
-    from mcpd.trust.signing import public_of  # noqa: PLC0415
-    from mcpd.trust.signing import sign as signed  # noqa: PLC0415
+    from mcpd.files import write_atomic  # see mcpd.trust.signing
+    from mcpd.trust.keys import MAX_PEM
+    from mcpd.trust.signing import public_of
+    from mcpd.trust.signing import sign as signed
 
     if [args.key, *args.files].count(STDIN) > 1:
         raise InvalidArgument("standard input can be read only once; name files")

@@ -65,7 +65,7 @@ async def warn_of_registry(bus: Client, origin: str = "") -> None:
 
 def at_url(sources: Iterable[dict[str, Any]], url: str) -> list[dict[str, Any]]:
     """Return the registries in *sources* (from ``ListSources``) with the URL *url*, also in another spelling."""
-    from mcpd.catalog.registries import key_of  # noqa: PLC0415 - slow to import
+    from mcpd.catalog.registries import key_of  # slow to import
 
     wanted = key_of(url)
     return [source for source in sources if key_of(str(source.get("url", ""))) == wanted]

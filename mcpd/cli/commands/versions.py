@@ -49,7 +49,7 @@ async def history(args: argparse.Namespace) -> int:
 
 
 def _row(generation: Mapping[str, Any]) -> list[object]:
-    from datetime import datetime  # noqa: PLC0415 - only here
+    from datetime import datetime
 
     installed = datetime.fromtimestamp(generation.get("installed", 0)).astimezone().strftime("%Y-%m-%d %H:%M:%S")
     trust = "verified" if generation.get("verified") else "unverified"
@@ -152,7 +152,7 @@ async def approve(args: argparse.Namespace) -> int:
 
 
 def _show_changes(server_id: str, update: Mapping[str, Any], changes: list[dict[str, Any]]) -> None:
-    from mcpd.cli.tool_diff import diff_lines  # noqa: PLC0415 - only here
+    from mcpd.cli.tool_diff import diff_lines
 
     versions = version_change(update.get("from-version", ""), update.get("version", ""))
     write(f"{clean(server_id)}: the update{versions} changes its tools:")

@@ -182,7 +182,7 @@ def check_peer(leash: _socket.socket, user: str) -> None:
     peer = peer_uid(leash)
     expected = os.getuid()
     if user:
-        import pwd  # noqa: PLC0415 - needed in the system's units only
+        import pwd  # needed in the system's units only
 
         try:
             expected = pwd.getpwnam(user).pw_uid

@@ -201,7 +201,7 @@ async def _serve(arguments: argparse.Namespace, lines: Log) -> int:
     gc.collect()
     gc.freeze()
     if arguments.http:
-        from mcpd.servers.ensembles import http  # noqa: PLC0415 -- few serve over HTTP
+        from mcpd.servers.ensembles import http  # few serve over HTTP
 
         sdk.hush()
         await http.serve(

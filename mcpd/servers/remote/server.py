@@ -73,7 +73,7 @@ def _remote(fd: int | None) -> Remote:
 
 
 async def _serve(remote: Remote) -> None:
-    from mcpd.servers.remote.stdio import Input, Output  # noqa: PLC0415 - with the transport, after the manifest is read
+    from mcpd.servers.remote.stdio import Input, Output  # with the transport, after the manifest is read
 
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -98,14 +98,14 @@ async def _serve(remote: Remote) -> None:
 def _lanes(remote: Remote, output: Output) -> Lanes:
     """What carries messages to *remote*; only the libraries of that transport are imported."""
     if remote.type is TransportType.STREAMABLE_HTTP:
-        from mcpd.servers.remote.streamable import StreamableHttp  # noqa: PLC0415
+        from mcpd.servers.remote.streamable import StreamableHttp
 
         return StreamableHttp(remote, output)
     if remote.type is TransportType.SSE:
-        from mcpd.servers.remote.sse import Sse  # noqa: PLC0415
+        from mcpd.servers.remote.sse import Sse
 
         return Sse(remote, output)
-    from mcpd.servers.remote.websocket import WebSocket  # noqa: PLC0415
+    from mcpd.servers.remote.websocket import WebSocket
 
     return WebSocket(remote, output)
 

@@ -94,7 +94,7 @@ async def _describe(definition: Definition) -> int:
 
 
 async def _serve(definition: Definition, lines: Log) -> int:
-    from mcpd.servers import sdk  # noqa: PLC0415 - as above
+    from mcpd.servers import sdk
 
     # A script, which runs as the same user, is not to write into what /proc has of us.
     tree.prctl(tree.PR_SET_DUMPABLE, 0)
@@ -106,7 +106,7 @@ async def _serve(definition: Definition, lines: Log) -> int:
 
 def make_server(facility: Facility) -> Server[Any]:
     """The SDK's server whose handlers ask *facility*."""
-    from mcpd.servers import sdk  # noqa: PLC0415 - as above
+    from mcpd.servers import sdk
 
     handlers = Handlers(facility)
     about = facility.definition
@@ -153,7 +153,7 @@ class Handlers:
 
     async def call_tool(self, ctx: Context, params: types.CallToolRequestParams) -> Any:
         """``tools/call``, with progress for whoever asked for it."""
-        from mcpd.servers import sdk  # noqa: PLC0415 - as above
+        from mcpd.servers import sdk
 
         async with sdk.Progress(ctx) as on_progress:
             result = await self._facility.call_tool(params.name, params.arguments or {}, on_progress)
@@ -181,7 +181,7 @@ class Handlers:
 
 
 def _complete(result: dict[str, Any]) -> dict[str, Any]:
-    from mcpd.servers import sdk  # noqa: PLC0415 - as above
+    from mcpd.servers import sdk
 
     return sdk.complete(result)
 

@@ -61,7 +61,7 @@ def _plain(message: str, start: str) -> str:
 
 
 def _installed(paths: Paths) -> list[str]:
-    from mcpd.store.store import Store  # noqa: PLC0415 - a server of mcpd never needs it
+    from mcpd.store.store import Store  # a server of mcpd never needs it
 
     return [each.id for each in Store(paths, Scope.USER).list()]
 

@@ -99,7 +99,7 @@ def _plain(text: str) -> str:
 
 
 def _table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    from prettytable import PrettyTable, TableStyle  # noqa: PLC0415 -- few processes write reports
+    from prettytable import PrettyTable, TableStyle  # few processes write reports
 
     grid = PrettyTable(list(headings))
     grid.set_style(TableStyle.MARKDOWN)

@@ -277,7 +277,7 @@ class Executor:
 
     async def _ran(self, name: str, text: str, result: AgentResult, stretch: Stretch, parts: int) -> str:
         """The deliverable of the ensemble *name*, which is one of *parts* of this agent's stretch."""
-        from mcpd.servers.ensembles.engine.run import Run  # noqa: PLC0415 - each runs the other
+        from mcpd.servers.ensembles.engine.run import Run  # each runs the other
 
         found = self._other(name)
         ensemble, whole = found.ensemble, self.whole

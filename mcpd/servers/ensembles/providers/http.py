@@ -87,7 +87,7 @@ class Http:
         """
         content = _content(call)
         client = await self._opened()
-        import httpx2  # noqa: PLC0415 -- see _open
+        import httpx2  # see _open
 
         place = call.url
         try:
@@ -126,7 +126,7 @@ def words(text: str) -> str:
 
 def _open() -> httpx2.AsyncClient:
     # Costs half a second, which no run without such a model shall pay.
-    import httpx2  # noqa: PLC0415
+    import httpx2
 
     return httpx2.AsyncClient(
         verify=ssl.create_default_context(),

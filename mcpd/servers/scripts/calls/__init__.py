@@ -19,11 +19,11 @@ __all__ = ["Calls", "Limits", "Outcome", "PythonJob", "ShellJob"]
 def __getattr__(name: str) -> object:
     """Load what is asked for: the zygote imports this package as well, and must not load asyncio."""
     if name == "Calls":
-        from mcpd.servers.scripts.calls import calls  # noqa: PLC0415
+        from mcpd.servers.scripts.calls import calls
 
         return calls.Calls
     if name in __all__:
-        from mcpd.servers.scripts.calls import job  # noqa: PLC0415
+        from mcpd.servers.scripts.calls import job
 
         return getattr(job, name)
     raise AttributeError(name)

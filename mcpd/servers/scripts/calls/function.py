@@ -55,7 +55,7 @@ def _run(function: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     """Call *function*, whatever kind of function it is; what a generator yields is a list, or one text."""
     value = function(*args, **kwargs)
     if inspect.isawaitable(value) or inspect.isasyncgen(value):
-        import asyncio  # noqa: PLC0415 -- takes longer to load than most functions to run
+        import asyncio  # takes longer to load than most functions to run
 
         value = asyncio.run(_await(value))
     if inspect.isgenerator(value):

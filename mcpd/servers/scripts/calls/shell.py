@@ -47,7 +47,7 @@ def execute(script: Script, task: dict[str, Any]) -> NoReturn:
 
 
 def _check(path: str, digest: str) -> None:
-    import hashlib  # noqa: PLC0415 -- the zygote has loaded it if there is something to check
+    import hashlib  # the zygote has loaded it if there is something to check
 
     try:
         data = Path(path).read_bytes()

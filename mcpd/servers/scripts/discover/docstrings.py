@@ -67,7 +67,7 @@ class Docstrings:
 
 
 def _parameters(docstring: str, style: str) -> dict[str, str]:
-    import docstring_parser  # noqa: PLC0415 -- most scripts have no such sections
+    import docstring_parser  # most scripts have no such sections
 
     try:
         parsed = docstring_parser.parse(docstring, docstring_parser.DocstringStyle[style])
