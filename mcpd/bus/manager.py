@@ -589,7 +589,7 @@ class Manager:
 
     def _on_configured(self, server_id: str) -> None:
         """Update the objects, and forget earlier crashes: they happened with another configuration."""
-        self.core.sessions.forgive(server_id)
+        self.core.sessions.forget_crashes(server_id)
         self.servers.sync()
 
     # --- running ---

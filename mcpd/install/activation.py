@@ -124,7 +124,7 @@ class Activation:
             except BaseException as error:
                 # The tools shown for this generation stay as they are, or its number would come to mean something else.
                 is_back = await in_thread(self._restore_generation, server_id, before.generation, held)
-                self._sessions.forgive(server_id)
+                self._sessions.forget_crashes(server_id)
                 if isinstance(error, Unhealthy):
                     raise Unhealthy(f"{error.message}\n{_version_in_use(server_id, is_back=is_back)}") from error
                 raise
@@ -158,7 +158,7 @@ class Activation:
         """Run the health check; with *keep*, record the listed tools and the protocol."""
         if manifest.stdio is None and manifest.remote is None:
             return None
-        self._sessions.forgive(manifest.id)  # crashes of the previous version do not count
+        self._sessions.forget_crashes(manifest.id)  # crashes of the previous version do not count
         timeout = self._settings.install.health_timeout
         health = await HealthCheck(self._sessions, manifest.id, job.owner_uid, timeout).run()
         if keep:
@@ -222,7 +222,7 @@ class Activation:
                 await self._states.drop_unless_kept(server_id)
         except (McpdError, OSError):
             log.exception("%s: the previous version could not be restored", server_id)
-        self._sessions.forgive(server_id)
+        self._sessions.forget_crashes(server_id)
         return await in_thread(self._store.active_generation, server_id) != generation.number
 
     async def _hold(self, generation: Generation, manifest: Manifest, tools: Tools | None) -> None:

@@ -29,7 +29,7 @@ class Permission(NamedTuple):
     """One row of :data:`PERMISSIONS`."""
 
     form: str
-    """The word, or the words and the name of the argument: a key of :data:`_ARGUMENTS`."""
+    """The words and the name of the argument, if any, which is a key of :data:`_ARGUMENTS`."""
     meaning: str
     """What a server with it may do, for people; ``{}`` stands for the argument."""
 
@@ -56,7 +56,7 @@ PERMISSIONS: Final = (
     Permission("mcp:ID", "may call the server {}"),
     Permission("installed", "may see the installed servers and their configuration"),
 )
-"""All permissions. :func:`parse` collects what they grant, and :mod:`mcpd.runtime.sandbox` opens it."""
+"""All permissions. :func:`parse` collects what they grant, and :mod:`mcpd.runtime.sandbox` adds it to the sandbox."""
 _ARGUMENTS: Final = {
     "PATH": re.compile(r".+", re.DOTALL),
     "NAME": re.compile(r"[A-Za-z_-][A-Za-z0-9_-]*(\.[A-Za-z_-][A-Za-z0-9_-]*)+(\.\*)?", re.ASCII),

@@ -10,10 +10,10 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import secrets as random
 import stat
 from contextlib import suppress
 from pathlib import Path
+from secrets import token_hex
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from mcpd import paths as locations
@@ -99,7 +99,7 @@ def is_passable(name: str, value: str) -> bool:
     return bool(name) and "=" not in name and "\0" not in name and "\0" not in value
 
 
-def grants(paths: Paths, scope: Scope) -> list[PathGrant]:
+def installed_grants(paths: Paths, scope: Scope) -> list[PathGrant]:
     """Return read-only grants of the directories with installed servers and configuration; the guard hides secrets.
 
     Missing directories of the user are created, so that a running server sees files that are added later.
@@ -124,7 +124,7 @@ MCP_SOCKET_VARIABLE: Final = "MCPD_SOCKET"
 """Path of the socket to the other servers, for a server with the permission ``mcp``."""
 MCP_TOKEN_VARIABLE: Final = "MCPD_SOCKET_TOKEN"  # noqa: S105 -- the name of it
 """The token to send there."""
-_NO_DEVICES: Final = ("/dev/pts", "/dev/shm")  # noqa: S108 - hidden
+_HIDDEN_IN_DEV: Final = ("/dev/pts", "/dev/shm")  # noqa: S108 - hidden
 """Terminals and shared memory of all the user's programs."""
 McpSocket: TypeAlias = "Callable[[str, tuple[str, ...]], Access]"
 """Returns the access to other servers, from a server's id and the ids it may call (empty: all)."""
@@ -184,7 +184,7 @@ def server_spec(
     guard = Guard.of(paths, scope, signs=programs.command_of(server) == programs.ORCHESTRATION)
     # A script server has no access to the file with its manifest.
     files = [server.directory, generation, *([server.manifest_path] if server.manifest_path else [])]
-    wanted = [*granted.paths, *(grants(paths, scope) if granted.installed else ())]
+    wanted = [*granted.paths, *(installed_grants(paths, scope) if granted.installed else ())]
     binds = guard.grants(server.id, wanted, () if server.script else files)
     writable = [Path(mount.source) for mount in binds if mount.kind is MountKind.BIND]
     asked = [*_program(argv[0], generation, env["PATH"], (generation,), guard, writable), *bundled, *binds]
@@ -198,11 +198,12 @@ def server_spec(
     guard.check(server.id, [*asked, *own, *([] if server.script else [mounts.bind(generation)])])
     # Another tool may have installed a server anywhere.
     shown += [*own, *guard.covers(own)]
+    # The mounts from here on lie over what the guard covers.
     shown.append(mounts.bind(state, state, MountKind.BIND))
     if granted.devices:
         shown.append(Mount(MountKind.DEV_BIND, "/dev", "/dev"))
         # A process that can open the user's terminals can read what is typed, including passwords.
-        shown += [Mount(MountKind.TMPFS, path) for path in _NO_DEVICES if os.path.isdir(path)]  # noqa: PTH112
+        shown += [Mount(MountKind.TMPFS, path) for path in _HIDDEN_IN_DEV if os.path.isdir(path)]  # noqa: PTH112
     if granted.mcp is not None:
         if mcp_socket is None:
             raise SpawnFailed(
@@ -444,7 +445,7 @@ def _bus(server_id: str, granted: Permissions, scope: Scope, paths: Paths, runti
         return None
     if scope is Scope.SYSTEM:
         raise InvalidManifest(f"{server_id}: permission session-bus: a server of the system has no session bus")
-    socket = Path(os.environ.get("XDG_RUNTIME_DIR", f"/run/user/{os.getuid()}")) / "bus"
+    socket = Path(os.environ.get("XDG_RUNTIME_DIR") or f"/run/user/{os.getuid()}") / "bus"
     address = os.environ.get("DBUS_SESSION_BUS_ADDRESS") or (f"unix:path={socket}" if socket.exists() else "")
     if not address:
         raise SpawnFailed(f"{server_id}: permission session-bus: there is no session bus; log in to a session first")
@@ -453,7 +454,7 @@ def _bus(server_id: str, granted: Permissions, scope: Scope, paths: Paths, runti
         runtime.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
         raise from_oserror(error, f"making {runtime}") from error
-    proxy = runtime.resolve() / f"bus-{random.token_hex(8)}"
+    proxy = runtime.resolve() / f"bus-{token_hex(8)}"
     rules = tuple(f"{'call' if name in permissions.SHARED else 'talk'}:{name}" for name in granted.bus_names)
     return Bus(rules, address, str(proxy), f"{runtime_dir}/bus")
 

@@ -401,7 +401,7 @@ class Sessions:
         chosen = [s for s in self.list() if s.server_id == server_id and s.generation == str(generation)]
         await self._stop(chosen, "server-changed")
 
-    def forgive(self, server_id: str) -> None:
+    def forget_crashes(self, server_id: str) -> None:
         """Let *server_id*, whose configuration or version has changed, start again at once."""
         self._backoff.forget(server_id)
 

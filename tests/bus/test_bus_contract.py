@@ -67,7 +67,7 @@ def test_the_methods_of_an_interface_are_those_of_its_xml(cls: type) -> None:
         assert signature.return_annotation in shapes, f"{member} returns {method.out_signature}"
 
 
-def test_every_changing_method_is_authorized_or_reads_only() -> None:
+def test_methods_that_need_no_authorization_only_read() -> None:
     reading = {
         "ListServers", "GetServer", "GetManifestPath", "ListAvailable", "ListSources", "GetConfig", "GetAvailable",
         "GetIcon", "GetEntry", "GetHistory", "GetPending", "GetTools", "ListKeys",
@@ -75,7 +75,7 @@ def test_every_changing_method_is_authorized_or_reads_only() -> None:
     assert {member for (_, member), one in METHODS.items() if one.authorize is None} == reading | {"ListSessions"}
 
 
-def test_every_changing_method_ends_in_options() -> None:
+def test_every_authorized_method_ends_in_options() -> None:
     for (interface, member), handler in METHODS.items():
         if handler.authorize is not None:
             assert contract.interfaces()[interface].methods[member].in_signature.endswith("a{sv}"), member

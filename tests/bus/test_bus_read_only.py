@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""An mcpd that changes nothing (T10.4): who says so, and what it refuses."""
+"""An mcpd that changes nothing: who says so, and what it refuses."""
 
 from __future__ import annotations
 

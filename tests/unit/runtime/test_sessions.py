@@ -290,7 +290,7 @@ async def test_crashing_server_is_held_back_longer_and_longer(world: World) -> N
     await crash(sessions)
     with pytest.raises(HeldBack, match="for 2 s"):
         await crash(sessions)
-    sessions.forgive("server")
+    sessions.forget_crashes("server")
     await crash(sessions)
 
 
