@@ -240,12 +240,12 @@ class McpClient:
             try:
                 line = await self._reader.readline()
             except ValueError as error:
-                raise TooMuch(f"it wrote a line of more than {self._max_line} bytes to its stdout") from error
+                raise TooMuch(f"it wrote a line of more than {self._max_line // 1024**2} MiB to its stdout") from error
             except ConnectionError:  # a socket, of which not all was read
                 line = b""
             self._received += len(line)
             if self._max_bytes is not None and self._received > self._max_bytes:
-                raise TooMuch(f"it wrote more than {self._max_bytes} bytes to its stdout")
+                raise TooMuch(f"it wrote more than {self._max_bytes // 1024**2} MiB to its stdout")
             if not line.endswith(b"\n"):
                 suffix = f" after {self._noise} lines that are not JSON-RPC" if self._noise else ""
                 raise Closed(f"it closed its stdout{suffix}")
