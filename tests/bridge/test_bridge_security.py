@@ -130,9 +130,9 @@ def test_with_the_token_one_does(start_bridge: Callable[..., Bridge], token_file
         (["--listen", "127.0.0.1:0", "--auth", "none", "--server", "q='"], "quotation"),
         (["--listen", "127.0.0.1:0", "--auth", "none", "--config", "/nonexistent"], "/nonexistent"),
         (["--listen", "127.0.0.1:0", "--auth", "none", "--call-timeout", "0"], "--call-timeout"),
-        (["--listen", "127.0.0.1:0", "--auth", "none", "--allow-origin", "*"], "no origin"),
-        (["--listen", "127.0.0.1:0", "--auth", "none", "--allow-origin", "https://a.example/"], "no origin"),
-        (["--listen", "127.0.0.1:0", "--auth", "none", "--allow-host", "https://a.example"], "no name of a host"),
+        (["--listen", "127.0.0.1:0", "--auth", "none", "--allow-origin", "*"], "is not an origin"),
+        (["--listen", "127.0.0.1:0", "--auth", "none", "--allow-origin", "https://a.example/"], "is not an origin"),
+        (["--listen", "127.0.0.1:0", "--auth", "none", "--allow-host", "https://a.example"], "is not a host name"),
     ],
 )
 def test_unsafe_or_unclear_arguments_are_refused(token_file: Path, arguments: list[str], hint: str) -> None:

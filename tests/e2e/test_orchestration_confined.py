@@ -127,7 +127,7 @@ async def test_the_same_over_http_in_both_eras(machine: ScriptRig, mode: str) ->
     answer(machine, "publish_config", client_id="cursor")
     expected = answer(machine, "get_config", client_id="cursor")
     async with (
-        httpx2.AsyncClient(headers={"Authorization": f"Bearer {machine.token}"}) as http,
+        httpx2.AsyncClient(headers={"Authorization": f"Bearer {machine.token}"}, timeout=60) as http,
         Client(streamable_http_client(f"{machine.url}/mcp/{SERVER}", http_client=http), mode=mode) as client,
     ):
         tools = await client.list_tools()

@@ -179,7 +179,7 @@ async def test_another_file_system_is_said_to_be_one(bench: Workbench) -> None:
     with tempfile.TemporaryDirectory(dir=shm) as made, Workbench(Path(made)) as other:
         (bench.root / "a").write_text("x")
         both = bench.new_call()
-        both.jail = type(bench.jail)([*bench.jail.roots, *other.jail.roots], hint="")
+        both.jail = type(bench.jail)([*bench.jail.roots, *other.jail.roots], hint="", state=bench.settings.state)
         with pytest.raises(InvalidArgument, match="different file systems"):
             await bench.call(MOVE, call=both, source="a", destination=str(other.root / "a"))
         assert (bench.root / "a").exists()
