@@ -109,6 +109,7 @@ for path in (data / "homes" / user.secrets.relative_to(root / "home") / "server"
 """
 
 
+@pytest.mark.process
 def test_bind_mounts_lead_to_nothing_that_is_hidden_or_protected(tmp_path: Path) -> None:
     unshare = ["unshare", "--user", "--map-root-user", "--mount"]
     if subprocess.run([*unshare, "true"], capture_output=True, check=False).returncode:
