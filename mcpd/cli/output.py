@@ -27,7 +27,7 @@ _STATES: Final = {
 _INVISIBLE: Final = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
 """Unicode categories that move the cursor, reorder text or cannot be encoded."""
 _GAP: Final = "  "
-"""UseBridge the columns of a table."""
+"""Space between the columns of a table."""
 
 
 def write(line: str = "") -> None:
