@@ -69,7 +69,7 @@ class PackageIndex(PackageSource):
     programs: str
     """Directory of a generation with the programs of the installed packages."""
     runners: tuple[tuple[str, ...], ...]
-    """Commands that fetch a package and run its program, the usual one first."""
+    """Commands that fetch a package and run its program. The first is the usual one, and a single word."""
     flags: frozenset[str]
     """Options of the runners that do not change what is run."""
     value_options: frozenset[str] = frozenset()
@@ -125,7 +125,7 @@ class PackageIndex(PackageSource):
         return rest[1:] if found and self.normalise(found[0]) == self.normalise(package) else None
 
 
-def normalise(name: str) -> str:
+def normalise_python(name: str) -> str:
     """Return the normalized name of a Python package (PEP 503), without extras."""
     return re.sub(r"[-_.]+", "-", name.partition("[")[0]).lower()
 
@@ -137,7 +137,7 @@ PYPI: Final = PackageIndex(
     version=r"[A-Za-z0-9][A-Za-z0-9.!+_-]*",
     exact=r"(?:\d+!)?\d+(?:\.\d+)*[0-9A-Za-z.+_-]*",
     separators=("==", "@"),
-    normalise=normalise,
+    normalise=normalise_python,
     urls=frozenset({"https://pypi.org", "https://pypi.org/simple"}),
     programs=".venv/bin",
     runners=(("uvx",), ("uv", "tool", "run"), ("pipx", "run")),

@@ -26,7 +26,7 @@ from mcpd.install.trees import open_root, readable, walk
 from mcpd.install.unpack import leads_outside
 from mcpd.install.workbench import CACHE, Workbench, trim
 from mcpd.model import Transport, TransportType
-from mcpd.package_sources import INDEXES, normalise
+from mcpd.package_sources import INDEXES, normalise_python
 from mcpd.threads import in_thread
 
 if TYPE_CHECKING:
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from mcpd.install.trees import TreeItem
     from mcpd.install.workbench import Tools
     from mcpd.model import Entry, Manifest
+    from mcpd.package_sources import PackageIndex
     from mcpd.store import Generation, Store
     from mcpd.trust.keys import Keys
 
@@ -114,6 +115,8 @@ def resolve_transports(entry: Entry, outcome: Outcome, root: Path) -> list[Trans
 
 
 def _script(entry: Entry, outcome: Outcome) -> str:
+    index = _index(entry)
+    normalise = index.normalise if index is not None else normalise_python
     package = normalise(outcome.package.rpartition("/")[2])
     same = [script for script in outcome.scripts if normalise(script) == package]
     if len(outcome.scripts) == 1 or same:
@@ -122,8 +125,12 @@ def _script(entry: Entry, outcome: Outcome) -> str:
     raise InvalidManifest(f"{entry.id} has no transports and its package does not tell how to start it: {found}")
 
 
+def _index(entry: Entry) -> PackageIndex | None:
+    return INDEXES.get(entry.source.type) if entry.source is not None else None
+
+
 def _without_runner(entry: Entry, outcome: Outcome, transport: Transport) -> Transport:
-    index = INDEXES.get(entry.source.type) if entry.source is not None else None
+    index = _index(entry)
     if index is None or entry.source is None:
         return transport
     after = index.arguments_after([transport.command, *transport.args], entry.source.package)

@@ -15,6 +15,10 @@ def test_every_type_has_its_object_its_recipe_and_its_words_in_the_help_of_mcpct
     assert all(index.form() in TARGET_HELP for index in INDEXES.values())
 
 
+def test_the_usual_runner_of_each_index_is_one_word() -> None:
+    assert all(index.runners[0] == (index.runner,) for index in INDEXES.values())
+
+
 @pytest.mark.parametrize(
     ("command", "package", "arguments"),
     [

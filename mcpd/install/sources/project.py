@@ -20,7 +20,7 @@ from mcpd.install.sources.base import MAX_LOCK, LockedFile, Outcome, read_projec
 from mcpd.install.sources.npm import NodeModules, declared_commands
 from mcpd.install.sources.pypi import PythonEnvironment, PythonProject, check_line
 from mcpd.install.trees import EXCLUDED
-from mcpd.package_sources import normalise
+from mcpd.package_sources import normalise_python
 from mcpd.threads import in_thread
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ class ProjectBuild:
             own, installed = await self._install_python(self._python)
             files += installed
             if own is not None:
-                version, package = own.version, normalise(own.name)
+                version, package = own.version, normalise_python(own.name)
                 scripts = await in_thread(self._environment.scripts, own.name)
         return Outcome(version=version, resolved=resolved, files=tuple(files), package=package, scripts=tuple(scripts))
 
@@ -116,7 +116,7 @@ class ProjectBuild:
         files = await self._environment.resolve(
             wanted, doing=f"resolving the dependencies of {self._bench.entry.id}", public=True
         )
-        others = [file for file in files if own is None or normalise(file.name) != normalise(own.name)]
+        others = [file for file in files if own is None or normalise_python(file.name) != normalise_python(own.name)]
         self._bench.stage(65, 75)
         await self._environment.download(
             others, self._environment.wheels, doing=f"downloading the dependencies of {self._bench.entry.id}"

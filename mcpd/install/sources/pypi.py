@@ -22,7 +22,7 @@ from mcpd.install.hostconfig import pip_config, uv_config
 from mcpd.install.proxy import Proxy
 from mcpd.install.sources.base import LockedFile, Outcome, PackageTexts, Resolution, read_project_file
 from mcpd.install.workbench import SYSTEM_PYTHON
-from mcpd.package_sources import PYPI, normalise
+from mcpd.package_sources import PYPI, normalise_python
 from mcpd.runtime.bundled import PYTHON as SERVERS_PYTHON
 from mcpd.runtime.sandbox import CA_BUNDLES
 from mcpd.threads import in_thread
@@ -203,9 +203,9 @@ class PythonEnvironment:
 
     def _info(self, package: str) -> Path | None:
         """Return the metadata directory of the installed *package*."""
-        wanted = normalise(package)
+        wanted = normalise_python(package)
         found = self.directory.glob("lib/python3*/site-packages/*.dist-info")
-        return next((info for info in found if normalise(info.name.split("-")[0]) == wanted), None)
+        return next((info for info in found if normalise_python(info.name.split("-")[0]) == wanted), None)
 
     async def _pip(
         self, arguments: Sequence[str], *, doing: str, network: bool, public: bool = False, **options: Any
@@ -579,11 +579,11 @@ class PypiRecipe:
             version=main.version,
             resolved={"version": main.version, "file": main.file, "integrity": main.integrity},
             files=tuple(self._files),
-            package=normalise(self._source.package),
+            package=normalise_python(self._source.package),
             scripts=tuple(await in_thread(self._python.scripts, self._source.package)),
             texts=await in_thread(self._python.texts, self._source.package),
         )
 
     def _main(self) -> LockedFile:
-        wanted = normalise(self._source.package)
-        return next(file for file in self._files if normalise(file.name) == wanted)
+        wanted = normalise_python(self._source.package)
+        return next(file for file in self._files if normalise_python(file.name) == wanted)

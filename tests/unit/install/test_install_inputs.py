@@ -352,14 +352,27 @@ def test_uv_gets_the_settings_of_pip(tmp_path: Path, monkeypatch: pytest.MonkeyP
     ("scripts", "command"),
     [(("only",), "only"), (("other", "my-server"), "my-server"), (("my_server", "z"), "my_server")],
 )
-def test_the_script_of_a_package(tmp_path: Path, scripts: tuple[str, ...], command: str) -> None:
-    entry = Entry.parse({"id": "a", "source": {"type": "pypi", "package": "My.Server"}}, "test")
+@pytest.mark.parametrize("source", [{"type": "pypi", "package": "My.Server"}, {"type": "local", "path": "/src"}])
+def test_the_script_of_a_package(
+    tmp_path: Path, source: dict[str, str], scripts: tuple[str, ...], command: str
+) -> None:
+    entry = Entry.parse({"id": "a", "source": source}, "test")
     binaries = tmp_path / ".venv/bin"
     binaries.mkdir(parents=True)
     for script in scripts:
         (binaries / script).touch()
     (transport,) = resolve_transports(entry, Outcome(package="my-server", scripts=scripts), tmp_path)
     assert transport.command == command
+
+
+def test_names_are_the_same_only_by_the_rules_of_their_index(tmp_path: Path) -> None:
+    entry = Entry.parse({"id": "a", "source": {"type": "npm", "package": "@scope/my-server"}}, "test")
+    (programs := tmp_path / "node_modules/.bin").mkdir(parents=True)
+    for script in ("my-server", "my_server"):
+        (programs / script).touch()
+    outcome = Outcome(package="@scope/my-server", scripts=("my_server", "my-server"))
+    (transport,) = resolve_transports(entry, outcome, tmp_path)
+    assert transport.command == "my-server"
 
 
 @pytest.mark.parametrize(
