@@ -106,7 +106,7 @@ SCRATCH: Final = ".mcpd-build"
 """Directory in a generation for temporary files of the build; removed before activation."""
 SYSTEM_PYTHON: Final = "/usr/bin/python3"
 CACHE: Final = "packages"
-"""Directory in the scope's cache with the caches of pip, npm and uv, and byte code."""
+"""Directory in the scope's cache with the caches of package managers, and byte code."""
 MAX_CACHE: Final = 1024**3
 """Bytes of that directory; if it is larger, it is emptied before the next installation."""
 PROGRAMS: Final = "/usr/bin:/usr/local/bin:/bin"
@@ -146,11 +146,9 @@ class Workbench:
         self._received = 0
 
     def prepare(self) -> None:
-        """Create the scratch and cache directories."""
+        """Create the scratch directories."""
         for name in ("home", "tmp", "cwd"):
             (self.scratch / name).mkdir(parents=True)
-        for name in ("pip", "npm", "uv", "python"):
-            make_private(self.cache / name)
 
     def clean(self) -> None:
         """Remove the scratch directory."""
@@ -191,11 +189,15 @@ class Workbench:
         may run. *pinned* is mounted like *readable*, unless a link replaced it since it was resolved. *doing* is a
         phrase for messages (``"downloading time-server"``). The size of *watch* is reported while the command runs.
         *proxy*, with *network*, is the only access to the network; it needs a *cwd* directly below :attr:`scratch`.
-        Bytes received through it are reported as well, and as progress if *expected* is their total. command fails,
-        :class:`~mcpd.errors.IntegrityMismatch` if it reports a wrong hash, :class:`~mcpd.errors.NoSpace` if the disk is
-        full, :class:`~mcpd.errors.InvalidManifest` if *proxy* refused a request, and the errors of
-        :func:`mcpd.runtime.run.run`.
+        Bytes received through it are reported as well, and as progress if *expected* is their total.
+
+        Raises :class:`~mcpd.errors.SourceUnavailable` or, without *network*, :class:`~mcpd.errors.BuildFailed` if the
+        command fails, :class:`~mcpd.errors.IntegrityMismatch` if it reports a wrong hash,
+        :class:`~mcpd.errors.NoSpace` if the disk is full, :class:`~mcpd.errors.InvalidManifest` if *proxy* refused a
+        request, and the errors of :func:`mcpd.runtime.run.run`.
         """
+        if cache:
+            await in_thread(make_private, self.cache / cache)
         home = (writable[0] if writable else self.scratch) / "home"
         spec = build_spec(
             self.entry.id,
