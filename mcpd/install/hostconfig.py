@@ -48,7 +48,7 @@ PIP_SYSTEM_FILES: Final = (Path("/etc/xdg/pip/pip.conf"), Path("/etc/pip.conf"))
 NPM_SYSTEM_FILE: Final = Path("/etc/npmrc")
 NPM_PREFIX_FILE: Final = Path("/usr/etc/npmrc")
 NPM_REGISTRY: Final = "https://registry.npmjs.org/"
-PYPI: Final = "https://pypi.org/simple"
+PYPI_INDEX: Final = "https://pypi.org/simple"
 PYPI_FILES: Final = "https://files.pythonhosted.org/"
 """Location of the files that PyPI and many of its mirrors link to."""
 _PIP_LOCATIONS: Final = ("index-url", "extra-index-url", "find-links")
@@ -111,7 +111,7 @@ def _pip_and_settings(scope: Scope, home: Path, environ: Mapping[str, str]) -> t
     named = {path for key, value in settings for path in _local_paths(key, value)}
     locations = [word for key, value in settings if key in _PIP_LOCATIONS for word in value.split() if "://" in word]
     if "index-url" not in dict(settings):
-        locations.append(PYPI)
+        locations.append(PYPI_INDEX)
     proxy = dict(settings).get("proxy")
     config = HostConfig(
         env,
@@ -190,7 +190,7 @@ def _text(file: Path) -> str:
     try:
         return file.read_text(errors="replace")
     except OSError as error:
-        raise from_oserror(error, f"reading {file}, the configuration of npm") from error
+        raise from_oserror(error, f"reading the configuration file {file}") from error
 
 
 def _given(environ: Mapping[str, str], *names: str) -> dict[str, str]:
