@@ -62,7 +62,7 @@ transports = st.one_of(
 sources = st.one_of(
     st.none(),
     st.fixed_dictionaries(
-        {"type": st.sampled_from(["npm", "pypi", "oci", "mcpb", "archive", "cargo"])},
+        {"type": st.sampled_from(["npm", "pypi", "oci", "mcpb", "archive", "gem"])},
         optional={"package": texts, "version": texts, "url": texts, "sha256": st.just("0" * 64)},
     ),
     st.fixed_dictionaries({"type": st.just("git"), "url": st.just("https://github.com/a/b.git")}),

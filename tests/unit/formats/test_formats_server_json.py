@@ -182,7 +182,7 @@ def test_an_earlier_name_anywhere_keeps_its_meaning() -> None:
         ({"transport": {"type": "sse", "url": "http://localhost/sse"}}, "on a port"),
         ({"registryBaseUrl": "https://npm.example.com"}, "registry of its own, https://npm.example.com"),
         ({"kind": "oci", "identifier": "ghcr.io/x/y:1"}, "container image"),
-        ({"kind": "cargo"}, "'cargo'"),
+        ({"kind": "gem"}, "'gem'"),
         ({"kind": ""}, "registryType"),
         ({"kind": "mcpb", "identifier": "https://example.com/a.mcpb"}, "no fileSha256"),
         ({"kind": "mcpb", "identifier": "a.mcpb", "fileSha256": HASH}, "not at a URL"),
