@@ -42,6 +42,8 @@ class PackageSource:
     """Pattern of the pins that always mean the same files, unlike tags and branches."""
     describes_itself: bool = False
     """True if the files define how the server is started, so that an entry needs no transports."""
+    requires: tuple[tuple[str, str], ...] = ()
+    """Programs that an installation runs, each with the Debian package that has it."""
 
     def is_exact(self, pin: str) -> bool:
         """Return whether *pin* always means the same files."""
@@ -168,6 +170,7 @@ NPM: Final = PackageIndex(
         | {"--no-install"}
     ),
     package_options=frozenset({"-p", "--package"}),
+    requires=(("node", "nodejs"), ("npm", "npm")),
 )  # fmt: skip
 
 INDEXES: Final[dict[str, PackageIndex]] = {index.type: index for index in (PYPI, NPM)}
@@ -175,7 +178,7 @@ INDEXES: Final[dict[str, PackageIndex]] = {index.type: index for index in (PYPI,
 PACKAGE_SOURCES: Final[dict[str, PackageSource]] = {
     source.type: source
     for source in (
-        PackageSource(type=SourceType.GIT, pin="rev", exact=COMMIT.pattern),
+        PackageSource(type=SourceType.GIT, pin="rev", exact=COMMIT.pattern, requires=(("git", "git"),)),
         *INDEXES.values(),
         PackageSource(type=SourceType.MCPB, pin="sha256", exact="[0-9a-f]{64}", describes_itself=True),
         PackageSource(type=SourceType.ARCHIVE, pin="sha256", exact="[0-9a-f]{64}"),

@@ -21,6 +21,7 @@ from mcpd.bus.names import BUS_NAME
 from mcpd.cli.commands.sources import count_faults, shown_faults
 from mcpd.cli.units import BOOTED, show
 from mcpd.errors import McpdError, NotSupported
+from mcpd.package_sources import PACKAGE_SOURCES
 from mcpd.paths import Scope
 from mcpd.settings import Settings, load
 
@@ -79,13 +80,13 @@ def local_checks(paths: Paths, scope: Scope) -> Iterator[Check]:
         "Python servers cannot be installed; install python3 and python3-venv",
     )
     with TemporaryDirectory() as scratch:  # npm creates its cache even for --version
-        for program, package in (("node", "nodejs"), ("npm", "npm"), ("git", "git")):
-            kind = "git repositories" if program == "git" else "npm servers"
+        required = ((source.type, *each) for source in PACKAGE_SOURCES.values() for each in source.requires)
+        for kind, program, package in required:
             yield _program_runs(
                 program,
                 [program, "--version"],
                 "",
-                f"{kind} cannot be installed; install {package}",
+                f"servers from {kind} cannot be installed; install {package}",
                 environ={"npm_config_cache": scratch, "npm_config_update_notifier": "false"},
             )
     yield scripts_check()

@@ -49,7 +49,7 @@ async def test_doctor_prints_a_line_per_check(mcpctl: Mcpctl, mcpd: FakeMcpd, tm
     assert "ok    bubblewrap: bubblewrap 0.9.0" in lines
     assert "ok    session bus: reachable" in lines
     at = lines.index("warn  npm: npm was not found")
-    assert lines[at + 1].strip() == "npm servers cannot be installed; install npm"
+    assert lines[at + 1].strip() == "servers from npm cannot be installed; install npm"
     assert _named((await _checks(mcpctl, PATH=path))[1], "mcpd")["message"].startswith("version 1.2.3 answers")
 
 
