@@ -69,7 +69,10 @@ class PackageIndex(PackageSource):
     urls: frozenset[str]
     """Addresses of the public index, by which a ``server.json`` may name it."""
     programs: str
-    """Directory of a generation with the programs of the installed packages."""
+    """Directory of a generation with the programs of the installed packages.
+
+    It is in the ``PATH`` of all servers, so it has a name that the tree of a project does not have.
+    """
     runners: tuple[tuple[str, ...], ...]
     """Commands that fetch a package and run its program. The first is the usual one, and a single word."""
     flags: frozenset[str]

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from mcpd.cli.parser_catalog import TARGET_HELP
@@ -13,6 +15,15 @@ from mcpd.package_sources import INDEXES, NPM, PACKAGE_SOURCES, PYPI, SourceType
 def test_every_type_has_its_object_its_recipe_and_its_words_in_the_help_of_mcpctl_install() -> None:
     assert set(PACKAGE_SOURCES) == set(RECIPES) == set(SourceType)
     assert all(index.form() in TARGET_HELP for index in INDEXES.values())
+
+
+@pytest.mark.parametrize(
+    ("document", "form"),
+    [("docs/manifest.md", "| `{}` |"), ("docs/glossary.md", "`{}`"), ("man/mcp-manifest.5.scd", "\n*{}*\n")],
+)
+def test_every_type_is_documented(document: str, form: str) -> None:
+    text = (Path(__file__).parents[2] / document).read_text()
+    assert [kind for kind in SourceType if form.format(kind) not in text] == []
 
 
 def test_the_usual_runner_of_each_index_is_one_word() -> None:
