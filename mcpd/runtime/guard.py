@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 from urllib.parse import unquote_to_bytes
 
-from mcpd.errors import InvalidManifest, SpawnFailed
+from mcpd.errors import InvalidManifest, SpawnFailed, from_oserror
 from mcpd.paths import Scope, make_private
 from mcpd.runtime.launch import Mount, MountKind
 
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 MAX_SYMLINKS: Final = 40
 """Maximum number of symlinks in one path, as in the kernel."""
+MOUNT_INFO: Final = Path("/proc/self/mountinfo")
 KERNEL: Final = (Path("/proc"), Path("/sys"), Path("/dev"))
 BINDS: Final = frozenset({MountKind.RO_BIND, MountKind.BIND, MountKind.DEV_BIND})
 _OCTAL: Final = re.compile(rb"\\([0-7]{3})")
@@ -355,11 +356,14 @@ class _MountPoint(NamedTuple):
 
 
 def _mount_points() -> list[_MountPoint]:
-    """Return what is mounted where (proc_pid_mountinfo(5)), topmost first; nothing if that cannot be read."""
+    """Return what is mounted where (proc_pid_mountinfo(5)), topmost first.
+
+    Raises :class:`~mcpd.errors.McpdError` if that cannot be read, as nothing could be hidden behind bind mounts then.
+    """
     try:
-        lines = Path("/proc/self/mountinfo").read_bytes().splitlines()
-    except OSError:
-        return []
+        lines = MOUNT_INFO.read_bytes().splitlines()
+    except OSError as error:
+        raise from_oserror(error, f"reading {MOUNT_INFO}") from error
     rows = ([os.fsdecode(_unescaped(field)) for field in line.split(b" ", 5)[2:5]] for line in reversed(lines))
     return [_MountPoint(*row) for row in rows]
 

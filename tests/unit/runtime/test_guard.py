@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from mcpd.errors import InvalidManifest
+from mcpd.errors import InvalidManifest, McpdError
 from mcpd.paths import Scope
 from mcpd.runtime.guard import Guard
 from mcpd.runtime.launch import MountKind
@@ -81,7 +81,7 @@ ELSEWHERE = """
 import subprocess, sys
 from pathlib import Path
 sys.path[:0] = [sys.argv[2], f"{sys.argv[2]}/tests/sandbox"]
-from mcpd.errors import InvalidManifest
+from mcpd.errors import InvalidManifest, McpdError
 from mcpd.paths import Scope
 from mcpd.runtime.guard import Guard
 from mcpd.runtime.permissions import PathGrant
@@ -107,6 +107,14 @@ for path in (data / "homes" / user.secrets.relative_to(root / "home") / "server"
     except InvalidManifest:
         print("refused", path.relative_to(data))
 """
+
+
+def test_without_a_list_of_mounts_nothing_is_granted(
+    world: World, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("mcpd.runtime.guard.MOUNT_INFO", tmp_path / "missing")
+    with pytest.raises(McpdError, match="missing"):
+        Guard.of(world.paths, Scope.USER)
 
 
 @pytest.mark.process
