@@ -20,6 +20,7 @@ from mcpd.errors import McpdError, NotAuthorized, ServiceUnavailable
 
 if TYPE_CHECKING:
     from mcpd.bus.transport import Fds
+    from mcpd.runtime.sessions import Owner
 
 log = logging.getLogger(__name__)
 
@@ -74,6 +75,10 @@ class Call:
     def sender(self) -> str:
         """The unique name of the caller."""
         return self.caller.name
+
+    def owns(self, owner: Owner) -> bool:
+        """Return whether the caller is *owner*, or another client of the same user."""
+        return self.uid == owner.uid or self.sender == owner.name
 
 
 async def query_bus(connection: Connection, sender: str) -> Credentials:

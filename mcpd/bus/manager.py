@@ -601,7 +601,7 @@ class Manager:
         return [
             SessionObject(session, sessions).listed()
             for session in sessions.list()
-            if call.uid in (0, session.owner.uid) or call.sender == session.owner.name
+            if call.uid == 0 or call.owns(session.owner)
         ]
 
     async def _authorize_spawn(

@@ -67,8 +67,7 @@ class _Object:
 
     def is_readable_by(self, call: Call) -> bool:
         """Return whether the caller may read the properties."""
-        owner = self.owner
-        return owner is None or call.uid in (0, owner.uid) or call.sender == owner.name
+        return self.owner is None or call.uid == 0 or call.owns(self.owner)
 
 
 class Objects:

@@ -52,7 +52,7 @@ class SessionObject:
 
     def _authorize_stop(self, call: Call, options: Options) -> Authorization[Session]:
         session, owner = self.session, self.session.owner
-        action = None if call.uid == owner.uid or call.sender == owner.name else "cancel-foreign"
+        action = None if call.owns(owner) else "cancel-foreign"
         details = {"id": session.server_id, "session": session.number, "owner-uid": owner.uid}
         return Authorization(action, details, session)
 
