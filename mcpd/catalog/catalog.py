@@ -183,7 +183,7 @@ class Catalog:
             if url in ("", found.origin):
                 return found
         whose = f"the registry {printable(url)} does not offer" if url else "no registry offers"
-        raise NotFound(f"{whose} a server {printable(server_id)!r}; 'mcpctl refresh' fetches the newest lists")
+        raise NotFound(f"{whose} a server {printable(server_id)!r}; 'mcpctl refresh' updates the catalog")
 
     def offers(self, ids: Collection[str]) -> dict[str, list[CatalogEntry]]:
         """Return the entries of each of *ids*, in the order of the registries."""
@@ -255,7 +255,7 @@ class Catalog:
         try:
             self._forget_unlisted(key_of(url))
         except McpdError as error:
-            _log.warning("%s; the data of the registry is deleted later", error.message)
+            _log.warning("%s; the data of the registry will be deleted later", error.message)
 
     def _forget_unlisted(self, removed: str = "") -> None:
         """Delete the data of unlisted registries; while a list is unreadable, at most that of *removed*."""

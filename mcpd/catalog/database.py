@@ -30,7 +30,7 @@ _log = logging.getLogger(__name__)
 
 _APPLICATION: Final = 0x6D637064
 _VERSION: Final = 3
-"""To be raised with every change of the schema or of the indexed words of an entry."""
+"""Incremented with every change of the schema or of the indexed words of an entry."""
 _WAIT: Final = 10.0
 """Seconds to wait for another process."""
 _CACHE: Final = 4096
@@ -271,7 +271,7 @@ def _is_empty(connection: sqlite3.Connection) -> bool:
 
 
 def _refuse() -> None:
-    error = sqlite3.DatabaseError("made by another version, or for something else")
+    error = sqlite3.DatabaseError("made by another version of mcpd, or by another program")
     error.sqlite_errorcode = sqlite3.SQLITE_NOTADB
     raise error
 

@@ -99,7 +99,7 @@ async def _icon(directory: Path, place: str, seconds: float) -> Icon:
         data = (await fetcher.fetch(place)).data or b""
     found = _recognized(data)
     if found is None:
-        raise SourceUnavailable(f"{printable(place)}: no PNG, SVG, JPEG, WebP or GIF image")
+        raise SourceUnavailable(f"{printable(place)}: not a PNG, SVG, JPEG, WebP or GIF image")
     if not place.startswith("file:"):
         await asyncio.to_thread(_keep, directory, path, data)
     return found

@@ -65,7 +65,7 @@ class Pages:
         cursor = next_cursor(data, url)
         self._total += len(data)
         if self._total > MAX_BYTES:
-            raise SourceUnavailable(f"{url}: its pages are larger than {MAX_BYTES} bytes together")
+            raise SourceUnavailable(f"{url}: its pages have more than {MAX_BYTES} bytes in total")
         try:
             self._file.write(data)
         except OSError as error:
@@ -91,7 +91,7 @@ async def fetch_pages(fetcher: Fetcher, url: str, since: str, spool: Path) -> Pa
             await _fill(pages, fetcher, url, since)
     except TimeoutError:
         pages.close()
-        raise SourceUnavailable(f"{url}: not all of its pages came within {MAX_SECONDS / 60:g} minutes") from None
+        raise SourceUnavailable(f"{url}: not all of its pages arrived within {MAX_SECONDS / 60:g} minutes") from None
     except BaseException:
         pages.close()
         raise
@@ -151,7 +151,7 @@ def ingest_pages(connection: sqlite3.Connection, url: str, pages: Pages) -> None
     for server_id in before:
         ingest.drop(server_id)
     if ingest.size() > MAX_BYTES:
-        raise SourceUnavailable(f"{url}: its entries are larger than {MAX_BYTES} bytes together")
+        raise SourceUnavailable(f"{url}: its entries have more than {MAX_BYTES} bytes in total")
     if pages.since:
         ingest.keep_faults(seen - {""})
     ingest.finish()

@@ -258,18 +258,18 @@ class _FetchedFile:
         if found is None:
             if known is not None and (is_signed or was_verified):
                 raise _Outdated(
-                    f"{self.url}: refused: updated is {printable(updated)!r}, which is not a date, but that of the copy"
-                    f" in use is {before}; {way_out}"
+                    f"{self.url}: refused: updated is {printable(updated)!r}, which is not a date, while the copy in"
+                    f" use is dated {before}; {way_out}"
                 )
             return baseline, attested
         now = datetime.fromtimestamp(time.time(), UTC)
         if found > now + _TOLERANCE:
-            raise _Outdated(f"{shown}, which is in the future; compare the clocks of publisher and this machine")
+            raise _Outdated(f"{shown}, which is in the future; check the clocks of the publisher and of this machine")
         if known is not None and found < known:
-            raise _Outdated(f"{shown}, older than the copy that is in use, which counts as of {before}; {way_out}")
+            raise _Outdated(f"{shown}, older than the copy in use, which is dated {before}; {way_out}")
         if known is not None and found == known and is_signed and was_verified:
             raise _Outdated(
-                f"{shown}, as in the copy that is in use, but it says something else; sign it with a newer one, or"
+                f"{shown}, the date of the copy in use, but the content differs; sign it with a newer date, or"
                 f" {way_out}"
             )
         # Otherwise an unsigned file with a future date would block correct files until that date.
@@ -306,8 +306,8 @@ def _body(data: bytes, url: str, part: str) -> Body:
 
 def _no_longer_signed(url: str, result: _SignatureResult) -> SignatureInvalid:
     return SignatureInvalid(
-        f"{url}: refused: {result.unsigned}, but it was before; the copy of then stays in use. If this is intended, add"
-        " its new key ('mcpctl key add'), remove and add the registry, or set signature = \"off\" for it"
+        f"{url}: refused: {result.unsigned}, although the previous file was signed; its copy stays in use. If this is"
+        " intended, add the new key ('mcpctl key add'), remove and add the registry, or set signature = \"off\" for it"
     )
 
 
@@ -327,14 +327,14 @@ def _json_files(path: Path, url: str) -> list[str]:
     except OSError as error:
         raise SourceUnavailable(f"{url}: {error.strerror or error}") from error
     if len(names) > MAX_FILES:
-        raise SourceUnavailable(f"{url}: holds more than {MAX_FILES} files")
+        raise SourceUnavailable(f"{url}: contains more than {MAX_FILES} files")
     return names
 
 
 def _check_file_name(name: str, url: str) -> None:
     """Raise :class:`~mcpd.errors.SourceUnavailable` if no URL can hold the file *name*."""
     if not name.isprintable():
-        raise SourceUnavailable(f"{url}: {printable(name)!r}: the name of a file holds what is not UTF-8 or text")
+        raise SourceUnavailable(f"{url}: {printable(name)!r}: the file name is not printable UTF-8")
 
 
 def _forget_others(connection: sqlite3.Connection, source: str, parts: set[str]) -> None:

@@ -47,7 +47,7 @@ def normal_host(host: str) -> str:
         return host  # an IPv6 address, which was in brackets
     found = unicodedata.normalize("NFKC", _STOPS.sub(".", host)).lower().rstrip(".")
     if _FORBIDDEN.search(found):
-        raise ValueError("the host holds a character that none can have")
+        raise ValueError("the host contains an invalid character")
     return found
 
 
@@ -113,7 +113,7 @@ def check_url(url: str) -> str:
     shown = printable(url)
     text = url.strip()
     if not text or not text.isprintable() or " " in text:
-        raise InvalidArgument(f"{shown!r}: empty, or holds spaces or control characters")
+        raise InvalidArgument(f"{shown!r}: empty, or contains spaces or control characters")
     try:
         parts = urlsplit(text)
         host, port = normal_host(parts.hostname or ""), parts.port
@@ -124,9 +124,9 @@ def check_url(url: str) -> str:
     if parts.scheme not in ("https", "http") or not host:
         raise InvalidArgument(f"{shown!r}: use an https:// or file:// URL")
     if parts.scheme == "http" and not is_loopback(host):
-        raise InvalidArgument(f"{shown!r}: plain http can be changed on the way; use https")
+        raise InvalidArgument(f"{shown!r}: plain http can be modified in transit; use https")
     if parts.username is not None or parts.password is not None:
-        raise InvalidArgument(f"{parts.scheme}://…@{host}: lists are public and cannot hold a password")
+        raise InvalidArgument(f"{parts.scheme}://…@{host}: lists are public and cannot contain a password")
     default = 443 if parts.scheme == "https" else 80
     where = f"[{host}]" if ":" in host else host
     return urlunsplit(
@@ -151,7 +151,7 @@ def type_of(url: str) -> RegistryType:
 
 
 def as_listed(url: str) -> str:
-    """Return the checked *url* as it is written to a list: with a final slash if it is an existing directory."""
+    """Return the checked *url* in the form for a list: with a final slash if it is an existing directory."""
     parts = urlsplit(url.strip())
     if parts.scheme == "file" and not parts.path.endswith("/") and is_directory(url.strip()):
         return urlunsplit(parts._replace(path=f"{parts.path}/"))
@@ -199,7 +199,7 @@ def check_entry_url(url: str, registry: str) -> str:
     if may_be_this_machine(host) and not may_be_this_machine(asking):
         raise InvalidArgument(f"{printable(url)}: a registry on the network cannot name a service of this machine")
     if is_link_local_host(host) and not is_link_local_host(asking):
-        raise InvalidArgument(f"{printable(url)}: a registry elsewhere cannot name a link-local address")
+        raise InvalidArgument(f"{printable(url)}: a registry on the network cannot name a link-local address")
     return checked
 
 
@@ -242,7 +242,7 @@ Policy: TypeAlias = Literal["required", "warn", "off"]
 
 @dataclass(frozen=True, slots=True)
 class RegistryLine:
-    """One registry as it is listed."""
+    """One registry in a listing."""
 
     url: str
     """As written; empty if unknown."""
@@ -358,7 +358,7 @@ class RegistryLists:
                 self._describe(described.origin, described.url, fields)
             elif described is not None:
                 raise InvalidArgument(
-                    f"{printable(url)} is described in {described.origin}: call it {described.name!r}, or remove that"
+                    f"{printable(url)} is described in {described.origin}; use the name {described.name!r}"
                 )
             else:
                 self._describe(self._new_file(url, name), written, fields)
@@ -385,7 +385,7 @@ class RegistryLists:
         """Return the path of the new description of *url*."""
         if not name:
             raise InvalidArgument(
-                f"{printable(url)}: a type, a signature or a key need a file of their own; give it a name"
+                f"{printable(url)}: type, signature and key are set in a file of its own; give it a name"
             )
         if not NAME.fullmatch(name):
             raise InvalidArgument(
@@ -394,7 +394,7 @@ class RegistryLists:
             )
         file = self._directory / f"{name}{_DESCRIBED}"
         if os.path.lexists(file):
-            raise InvalidArgument(f"{file} describes another registry; choose another name than {name!r}, or remove it")
+            raise InvalidArgument(f"{file} describes another registry; choose a name other than {name!r}, or remove it")
         return file
 
     def _describe(self, file: Path, url: str, fields: dict[str, str]) -> None:
@@ -466,7 +466,7 @@ def _weight(line: RegistryLine) -> int:
 
 
 def _not_ours(line: RegistryLine) -> ReadOnly:
-    return ReadOnly(f"{printable(line.url)} is listed in {line.origin}, which is not mcpd's to change; edit that file")
+    return ReadOnly(f"{printable(line.url)} is listed in {line.origin}, which mcpd does not manage; edit that file")
 
 
 def _line(url: str, path: Path, scope: Scope, *, read_only: bool) -> RegistryLine:
@@ -541,13 +541,13 @@ def _checked_type(description: _Description) -> RegistryType:
     kind = description.type or type_of(description.url)
     is_file = normal.startswith("file:")
     if kind == "official" and is_file:
-        raise ValueError("type: an official API is reached over https")
+        raise ValueError("type: an official API requires https")
     if kind == "official" and description.signature == "required":
         raise ValueError("signature: the answers of an official API are not signed; use warn or off")
     if kind == "official" and description.key:
         raise ValueError("key: the answers of an official API are not signed; leave it out")
     if kind == "directory" and not is_file:
-        raise ValueError("type: a directory is one of this machine; use a file:/// URL")
+        raise ValueError("type: a directory must be on this machine; use a file:/// URL")
     return kind
 
 

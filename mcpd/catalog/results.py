@@ -27,7 +27,7 @@ class CatalogEntry:
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """An entry as it is listed."""
+    """An entry in a listing."""
 
     id: str
     origin: str

@@ -170,7 +170,7 @@ def _by_match(
     """Return rows that match *text* and *conditions*, each with the cursor after it; *is_narrow* if few match."""
     expression = _expression(text)
     if cursor and not (cursor.isascii() and cursor.isdigit() and len(cursor) < 10):
-        raise InvalidArgument(f"cursor {cursor[:40]!r}: not one that was given for this text; begin with ''")
+        raise InvalidArgument(f"cursor {cursor[:40]!r}: not returned for this text; begin with ''")
     start = int(cursor or 0)
     if not expression:
         return []

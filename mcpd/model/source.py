@@ -112,7 +112,7 @@ def check_git_url(url: str) -> str:
     """
     shown = printable(url)
     if not url or not url.isprintable() or " " in url:
-        raise InvalidManifest(f"git URL {shown!r}: empty, or holds spaces or control characters")
+        raise InvalidManifest(f"git URL {shown!r}: empty, or contains spaces or control characters")
     if url.startswith("-"):
         raise InvalidManifest(f"git URL {shown!r}: begins with '-', which git would take for an option")
     if re.match(r"[A-Za-z0-9_+.-]*::", url):

@@ -113,7 +113,7 @@ async def test_of_one_date_what_was_signed_first_stays(signed: Signed) -> None:
     signed.write(updated("2026-03-01", "new"))
     await signed.catalog.refresh()
     signed.write(updated("2026-03-01", "other"))
-    with pytest.raises(SourceUnavailable, match=r"says something else.*newer"):
+    with pytest.raises(SourceUnavailable, match=r"content differs.*newer"):
         await signed.catalog.refresh()
     assert ids(signed.catalog) == ["new"]
     assert signed.catalog.sources()[0].state == "refused"

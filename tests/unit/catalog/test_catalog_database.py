@@ -120,7 +120,7 @@ async def test_what_cannot_be_forgotten_keeps_no_source_from_being_listed(
     user.add_source(url)
     assert [line.url for line in user.sources()] == [url]
     assert [record.getMessage() for record in caplog.records] == [
-        "writing the catalog: no space; the data of the registry is deleted later"
+        "writing the catalog: no space; the data of the registry will be deleted later"
     ] * 2
 
 

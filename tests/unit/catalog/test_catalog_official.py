@@ -124,7 +124,7 @@ async def test_all_pages_together_have_a_size(user: Catalog, monkeypatch: pytest
         user.add_source(f"{server.base}{API}")
         monkeypatch.setattr(official, "MAX_BYTES", 1000)
         server.answers[WHOLE] = page(*(item(f"com.example/{n}") for n in range(9)))
-        with pytest.raises(SourceUnavailable, match="its pages are larger than 1000 bytes together"):
+        with pytest.raises(SourceUnavailable, match="its pages have more than 1000 bytes in total"):
             await user.refresh()
     assert ids(user) == []
 
@@ -138,7 +138,7 @@ async def test_what_comes_piece_by_piece_is_limited_as_a_whole(user: Catalog, mo
         with pytest.raises(SourceUnavailable, match="404"):
             await user.refresh()
         server.answers[server.requests[-1][0]] = page(*(item(f"com.example/b{n}", at="02") for n in range(4)))
-        with pytest.raises(SourceUnavailable, match="its entries are larger than 3000 bytes together"):
+        with pytest.raises(SourceUnavailable, match="its entries have more than 3000 bytes in total"):
             await user.refresh()
     assert len(ids(user)) == 4
 

@@ -67,7 +67,11 @@ ARCHIVE = {"type": "archive", "url": "file:///srv/a.zip", "sha256": "0" * 64}
         ({"source": ARCHIVE}, "", ""),
         ({"source": ARCHIVE | {"url": "https://127.0.0.1/a.zip"}}, FAR, "a service of this machine"),
         ({"source": ARCHIVE | {"url": "http://a.example/a.zip"}}, "file:///srv/r.json", "use https"),
-        ({"source": ARCHIVE | {"url": "https://x:y@a.example/a.zip"}}, "file:///srv/r.json", "cannot hold a password"),
+        (
+            {"source": ARCHIVE | {"url": "https://x:y@a.example/a.zip"}},
+            "file:///srv/r.json",
+            "cannot contain a password",
+        ),
         ({"source": {"type": "local", "path": "/srv"}}, FAR, "cannot name files of this machine as a source"),
         ({"source": {"type": "local", "path": "/srv"}}, "file:///srv/r.json", ""),
         ({"source": {"type": "git", "url": "file:///srv/a.git"}}, FAR, "cannot name files of this machine"),
