@@ -175,7 +175,7 @@ class User(NamedTuple):
 
 
 def find_user(uid: int) -> User:
-    """Return the user *uid*. Blocks as long as the network does that a user database may need.
+    """Return the user *uid*. Blocks while a user database on the network answers.
 
     Raises :class:`~mcpd.errors.NotAuthorized` if there is no such user.
     """

@@ -83,8 +83,8 @@ class Remote:
     ) -> Any:
         """Call *member*; return its single result, a tuple of several, or ``None``.
 
-        An argument of type ``h`` is an index into *fds*, which stay the caller's. *timeout* is in seconds. Raises the
-        error of the reply.
+        An argument of type ``h`` is an index into *fds*; the caller keeps ownership of them. *timeout* is in seconds.
+        Raises the error of the reply.
         """
         values, received = await self.call_fds(member, signature, args, fds=fds, timeout=timeout)
         received.close()
@@ -165,8 +165,8 @@ class Client:
     ) -> tuple[str, dict[int, int]]:
         """Start *server_id*; return the path of its session, and the client's ends of its pipes.
 
-        *fds* are the server's descriptors 0, 1 and optionally 2, and stay the caller's. Without them mcpd makes pipes:
-        the result has the client's end of stdin at 0 and of stdout at 1, which the caller must close.
+        *fds* are the server's descriptors 0, 1 and optionally 2; the caller keeps ownership of them. Without them mcpd
+        makes pipes: the result has the client's end of stdin at 0 and of stdout at 1, which the caller must close.
         """
         given = dict(fds or {})
         indices = dict(zip(given, range(len(given)), strict=True))
@@ -273,7 +273,7 @@ class Client:
 
 
 def _user_hint(*, system: bool) -> str:
-    """Return a hint for root, who gets the *system* by default and may not know it."""
+    """Return a hint for root, whose default is the *system* scope."""
     is_meant = system and os.geteuid() == 0
     return ". Root gets the system's servers by default; add --user to use your own" if is_meant else ""
 

@@ -118,10 +118,10 @@ def _content_reader(signature: bytes, little: bool, depth: int) -> Reader:
         raise WireError(f"the signature of a variant has at most {MAX_VARIANT} characters")
     _signature_budget.left -= len(signature)
     if _signature_budget.left < 0:
-        raise WireError("the variants are of too many types")
+        raise WireError("the variants have too many types")
     held = readers(signature.decode("ascii"), little, depth, min(MAX_DEPTH, depth + MAX_VARIANT_DEPTH))
     if len(held) != 1:
-        raise WireError("a variant holds one value")
+        raise WireError("a variant contains exactly one value")
     return held[0]
 
 
@@ -232,7 +232,7 @@ def _options_reader(little: bool, depth: int) -> Reader:
             else:
                 found[key], at = read_variant(body, at)
         if at != end:
-            raise WireError("an array does not end where it says")
+            raise WireError("an array does not end at its stated length")
         return found, at
 
     return read
@@ -258,7 +258,7 @@ def _array_reader(element: str, read_item: Reader, little: bool) -> Reader:
             item, at = read_item(body, at)
             items.append(item)
         if at != end:
-            raise WireError("an array does not end where it says")
+            raise WireError("an array does not end at its stated length")
         return (dict(items) if element == "{" else items), at
 
     return read
@@ -379,7 +379,7 @@ def read_at(signature: str, data: bytes, at: int, *, little: bool) -> tuple[Any,
         (read,) = readers(signature, little)
         return read(data, at)
     except (struct.error, IndexError, UnicodeDecodeError, TypeError, RecursionError) as error:
-        raise WireError(f"the message holds no valid {signature!r}: {error}") from error
+        raise WireError(f"the message contains no valid {signature!r}: {error}") from error
 
 
 @lru_cache(maxsize=512)
@@ -422,7 +422,7 @@ def _write_string(out: bytearray, value: Any) -> None:
 def _length_prefixed(value: Any) -> bytes:
     data: bytes = value.encode()
     if b"\0" in data:
-        raise WireError("a D-Bus string cannot hold NUL")
+        raise WireError("a D-Bus string cannot contain NUL")
     return _U32.pack(len(data)) + data + b"\0"
 
 

@@ -180,7 +180,7 @@ class Connection:
         flags: int = 0,
         timeout: float | None = 25.0,  # noqa: ASYNC109 -- D-Bus calls have one, and None is an answer
     ) -> Reply:
-        """Call a method and wait at most *timeout* seconds for its reply. *fds* stay the caller's.
+        """Call a method and wait at most *timeout* seconds for its reply. The caller keeps ownership of *fds*.
 
         Raises the error that the reply carries, :class:`~mcpd.errors.ServiceUnavailable` if the connection is lost,
         :class:`~mcpd.errors.TimedOut`, and :class:`~mcpd.bus.codec.WireError` if *args* do not fit.
@@ -214,7 +214,7 @@ class Connection:
             self._send(Kind.CALL, next(self._serials), fields, signature, body, flags=NO_REPLY_EXPECTED)
 
     def reply(self, frame: Frame, signature: str = "", body: bytes = b"", fds: Sequence[int] = ()) -> None:
-        """Answer the call *frame*. *fds* stay the caller's."""
+        """Answer the call *frame*. The caller keeps ownership of *fds*."""
         if not frame.flags & NO_REPLY_EXPECTED:
             fields = [(5, Variant("u", frame.serial)), (6, Variant("s", frame.sender))]
             self._send(Kind.RETURN, next(self._serials), fields, signature, body, fds)
@@ -343,7 +343,7 @@ class Connection:
             self._end(error)
 
     def _dispatch(self, frame: Frame) -> None:
-        """Pass *frame* on. Exceptions end here, so that one message cannot affect the others."""
+        """Pass *frame* on. Exceptions are handled here, so that one message cannot affect the others."""
         try:
             self._on_frame(frame)
         except Exception:
@@ -383,7 +383,9 @@ class Connection:
             self._early_calls.append(frame)
         else:
             with frame.fds:
-                self.reply_error(frame, errors.LimitExceeded.dbus_name, "mcpd is starting, and too many calls wait")
+                self.reply_error(
+                    frame, errors.LimitExceeded.dbus_name, "mcpd is starting, and too many calls are waiting"
+                )
 
     def _end(self, error: Exception | None) -> None:
         """End the connection: because of *error*, or because it is closed."""
@@ -452,7 +454,7 @@ def _result(frame: Frame) -> Reply:
         values = frame.values()
     except codec.WireError as error:
         frame.fds.close()
-        raise errors.McpdError(f"{frame.sender} sent a reply that cannot be read: {error}") from error
+        raise errors.McpdError(f"{frame.sender} sent an invalid reply: {error}") from error
     if frame.kind == Kind.ERROR:
         frame.fds.close()
         message = str(values[0]) if values else frame.error_name

@@ -138,7 +138,7 @@ class Authorization(Generic[T]):
     details: Mapping[str, object]
     """What the prompt shows and polkit rules may read; of a dictionary, its keys."""
     covered: T
-    """Handed to the method, which uses it instead of looking again: so exactly what was authorized is done."""
+    """Passed to the method, which uses it instead of looking it up again, and so does exactly what was authorized."""
 
 
 Authorizer: TypeAlias = "Callable[Concatenate[S, Call, P], Authorization[T] | Awaitable[Authorization[T]]]"
@@ -149,7 +149,7 @@ class Handler:
     """The implementation of a D-Bus method."""
 
     authorize: Callable[..., Authorization[Any] | Awaitable[Authorization[Any]]] | None
-    """Called with the object, the call and the arguments; ``None``: anybody may call the method."""
+    """Called with the object, the call and the arguments; ``None`` if anybody may call the method."""
     run: Callable[..., object]
     """Called with the object, the call, :attr:`Authorization.covered` and the arguments."""
     changes: bool
@@ -193,7 +193,7 @@ def authorized_method(
 ) -> Callable[[Callable[Concatenate[S, Call, T, P], R]], Callable[Concatenate[S, Call, T, P], R]]:
     """Mark a method as :func:`method` does, where *authorize*, a method with the same arguments, decides the action.
 
-    The marked method gets what the authorization covers after the call.
+    The marked method receives :attr:`Authorization.covered` as the argument after the call.
     """
 
     def mark(function: Callable[Concatenate[S, Call, T, P], R]) -> Callable[Concatenate[S, Call, T, P], R]:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from mcpd.trust.keys import Keys
 
 READERS: Final = 2
-"""Long reads at once, each for another user."""
+"""Concurrent long reads, each for a different user."""
 FIRST_READ_TIMEOUT: Final = 5.0
 """Seconds that a search waits for registries that are read for the first time."""
 

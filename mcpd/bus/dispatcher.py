@@ -154,7 +154,7 @@ class Dispatcher:
             )
 
     async def _serve(self, frame: Frame, method: Method, target: object) -> None:
-        """Answer one call. Exceptions of mcpd itself end here: they are logged, and hidden from the caller."""
+        """Answer one call. Exceptions of mcpd itself are handled here: they are logged, and hidden from the caller."""
         try:
             caller = await self._callers.get(frame.sender)
             self._check_user(caller)
@@ -219,7 +219,7 @@ class Dispatcher:
 
     def _check_user(self, caller: Caller) -> None:
         if self._only_uid is not None and caller.uid != self._only_uid:
-            raise NotAuthorized(f"this mcpd serves only uid {self._only_uid}; call the one of your own session")
+            raise NotAuthorized(f"this mcpd serves only uid {self._only_uid}; call mcpd on your own session bus")
 
     def _reply_error(self, frame: Frame, error: McpdError) -> None:
         log.debug("%s.%s of %s: %s: %s", frame.interface, frame.member, frame.sender, error.dbus_name, error.message)

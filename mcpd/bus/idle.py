@@ -151,7 +151,7 @@ class IdleExit:
         The service manager waits for this process to exit, so no other mcpd can have taken the name. Without a service
         manager one might, and then the rest is finished without the name.
         """
-        log.info("mcpd was called while exiting, and finishes that first")
+        log.info("mcpd was called while exiting; it finishes the call first")
         await self._connection.request_name(BUS_NAME)
         while self._activity.calls or self._work.unfinished():
             notify(f"EXTEND_TIMEOUT_USEC={int(STOP_EXTENSION * 1_000_000)}", "STATUS=Finishing the last jobs")

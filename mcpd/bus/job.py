@@ -40,7 +40,7 @@ URGENT: Final = frozenset({"server_id", "state", "needs", "cancellable"})
 
 
 class _Question(NamedTuple):
-    """What a job waits for when an answer to it is authorized."""
+    """The question of a job at the time when an answer to it is authorized."""
 
     server_id: str
     number: int

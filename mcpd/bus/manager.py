@@ -118,7 +118,7 @@ class Manager:
 
     @method()
     async def get_server(self, call: Call, server_id: str) -> tuple[dict[str, Variant], str]:
-        """Return all about an installed server, and its path."""
+        """Return the details of an installed server, and its path."""
         await self.servers.scan()
         found = self.servers.get(server_id)
         known = found.record.variants() | details(found.server)
@@ -137,7 +137,7 @@ class Manager:
         """Return what a server answered to ``tools/list`` when it was last asked, as JSON."""
         tools = await asyncio.to_thread(self.core.store.tools, server_id)
         if tools is None:
-            raise NotFound(f"server {server_id} was never asked for its tools; 'mcpctl tools {server_id}' asks it")
+            raise NotFound(f"server {server_id} has no recorded tools; 'mcpctl tools {server_id}' lists them")
         return json.dumps(tools)
 
     @method()
@@ -277,7 +277,7 @@ class Manager:
 
     @method()
     async def get_available(self, call: Call, server_id: str, options: Options) -> dict[str, Variant]:
-        """Return all about one entry of the catalog."""
+        """Return the details of one entry of the catalog."""
         await self.core.wait_until_read()
         catalog, source = self.core.catalog, option(options, "source", str, "")
         found = await asyncio.to_thread(catalog.find, server_id, source)
@@ -404,7 +404,7 @@ class Manager:
     # --- installing ---
 
     async def _authorize_install(self, call: Call, server_id: str, options: Options) -> Authorization[CatalogEntry]:
-        """Ask for less if a trusted key signed the offer; the details have the version that would be installed."""
+        """Require less authorization if a trusted key signed the offer; *details* name the version to install."""
         await self.core.wait_until_read()
         wanted = install_options(options)
         offer = await self.core.installer.find(server_id, wanted)
@@ -422,9 +422,9 @@ class Manager:
     async def _authorize_install_manifest(
         self, call: Call, manifest: int, options: Options
     ) -> Authorization[SignedManifest | None]:
-        """Ask for less if the manifest is signed and pins its version; an unsigned one is read after that."""
+        """Require less authorization for a signed manifest that pins its version; read an unsigned one later."""
         from mcpd.catalog.ingest import pins_what_it_names  # not needed to start
-        from mcpd.install.entries import user_supplied_entry
+        from mcpd.install.entries import user_supplied_entry  # nor this
 
         signature = option(options, "signature", str, "")
         if not signature:
@@ -449,7 +449,7 @@ class Manager:
         return _path(self.core.installer.install_manifest(data, wanted, call.uid, signer))
 
     async def _authorize_install_bundle(self, call: Call, bundle: int, options: Options) -> Authorization[bool]:
-        """Ask for less if a signed registry pins the bundle."""
+        """Require less authorization if a signed registry pins the bundle."""
         unverified = option(options, "unverified", bool, default=False)
         sha256 = "" if unverified else option(options, "sha256", str, "").lower()
         pinned = bool(sha256 and await asyncio.to_thread(self.core.catalog.pins_sha256, sha256))
@@ -457,9 +457,9 @@ class Manager:
 
     @authorized_method(_authorize_install_bundle)
     async def install_bundle(self, call: Call, pinned: bool, bundle: int, options: Options) -> str:
-        """Install a server from a user-supplied bundle; if a registry *pinned* it, as a signed one only."""
+        """Install a server from a user-supplied bundle; if a registry *pinned* it, only with a trusted signature."""
         from mcpd.install.sources.archive import MAX_ARCHIVE  # not needed to start
-        from mcpd.install.sources.mcpb import describe
+        from mcpd.install.sources.mcpb import describe  # nor this
 
         wanted = install_options(options)
         if wanted.version:
@@ -486,14 +486,14 @@ class Manager:
         keep = option(options, "keep-config", bool, default=False)
         if option(options, "forget", bool, default=False):
             if keep:
-                raise InvalidArgument("Uninstall: 'forget' and 'keep-config' contradict each other")
+                raise InvalidArgument("Uninstall: 'forget' and 'keep-config' cannot be used together")
             return _path(self.core.installer.forget(server_id, call.uid))
         return _path(self.core.installer.uninstall(server_id, call.uid, keep_config=keep))
 
     async def _authorize_update(
         self, call: Call, ids: Sequence[str], options: Options
     ) -> Authorization[list[CatalogEntry]]:
-        """Ask for less if a trusted key signed every new version, least if the caller gives no consent in advance."""
+        """Require less authorization if a trusted key signed every new version; the least without advance consent."""
         wanted = install_options(options)
         if wanted.config:
             raise InvalidArgument("Update: an update takes no config; use SetConfig")
@@ -548,7 +548,7 @@ class Manager:
         await self.core.look_for_updates()
         self.servers.sync()
 
-    # These only read the disk or the network, even with --read-only.
+    # These methods only read, so they work with --read-only.
 
     @method("refresh", changes=False)
     def verify(self, call: Call, ids: Sequence[str], options: Options) -> str:
@@ -672,9 +672,9 @@ class Manager:
         if server.manifest is None or (server.manifest.runtime.run_as == "system" and not is_system):
             return
         if server.entry.policy:
-            raise NeedsBridge(f"server {server_id} is used through the bridge: the mcps map changes what it offers")
+            raise NeedsBridge(f"server {server_id} must be used through the bridge: the mcps map changes its tools")
         if is_direct and fds and server.manifest.runtime.sharing != "session":
-            raise NeedsBridge(f"server {server_id} is used through the bridge: its process is shared")
+            raise NeedsBridge(f"server {server_id} must be used through the bridge: its process is shared")
 
 
 def _stdio(call: Call, fds: Mapping[int, int]) -> tuple[dict[int, int], dict[int, int]]:

@@ -119,7 +119,7 @@ def details(server: InstalledServer) -> dict[str, Variant]:
 
 
 def _digest(server: InstalledServer, manifest: Manifest) -> str:
-    """Return a digest of everything that a process of *server* is started from; a change means: restart it."""
+    """Return a digest of everything that a process of *server* is started from; if it changes, a restart is needed."""
     entry = server.entry
     # The last part of a file's signature is the time of the scan while the file is too new to detect another change.
     values = [found and found[:3] for found in server.values]
@@ -198,7 +198,7 @@ def _state(server: InstalledServer, update: Update | None) -> str:
 
 
 def to_variants(values: Mapping[str, JsonValue]) -> dict[str, Variant]:
-    """Return JSON *values* as an ``a{sv}``; D-Bus has no null, so those values are left out."""
+    """Return JSON *values* as an ``a{sv}``; D-Bus has no null, so null values are left out."""
     return {text(key): found for key, value in values.items() if (found := _variant(value)) is not None}
 
 
@@ -286,7 +286,7 @@ class Servers:
             del self._known[server_id]
             self._objects.remove(server_path(server_id))
         changed = [self._update(server, updates.get(server_id)) for server_id, server in found.items()]
-        # The first call only takes stock, so it signals no change.
+        # The first call only records the state, so it signals no change.
         if self._synced and (gone or any(changed)):
             self._objects.emit(ROOT, "CatalogChanged")
         self._synced = True
@@ -296,7 +296,7 @@ class Servers:
         """Return the server *server_id*, up to date. Raises :class:`~mcpd.errors.NotFound`."""
         self.sync()
         if server_id not in self._known:
-            raise NotFound(f"no server {server_id!r} is installed; 'mcpctl list' names those that are")
+            raise NotFound(f"no server {server_id!r} is installed; 'mcpctl list' lists the installed servers")
         return self._known[server_id]
 
     def installed(self) -> Mapping[str, InstalledServer]:

@@ -106,7 +106,7 @@ class Service:
         self._scanning = asyncio.create_task(self._watch_edits(first))
         await asyncio.wait([first], timeout=FIRST_SCAN_TIMEOUT)
         if not first.done():
-            log.info("New scripts take long to read; they are listed later")
+            log.info("New scripts are still being read; they will be listed later")
             self._sync()
         self._objects.start_signals()
         if adopt is not None:
@@ -143,7 +143,7 @@ class Service:
         self._sync()
 
     async def _watch_edits(self, first: asyncio.Task[None]) -> None:
-        """Scan for edited files again and again, as nobody who uses a server asks mcpd about them.
+        """Scan for edited files repeatedly, as the use of a server does not involve mcpd.
 
         Results of the *first* scan that arrive after :meth:`start` has returned are signalled, too.
         """
@@ -154,7 +154,7 @@ class Service:
             await self._check_sources()
 
     async def _scan(self) -> None:
-        """Signal what was edited since the last scan. Errors end here: the next scan may succeed."""
+        """Signal the edits since the last scan. Errors are handled here: the next scan may succeed."""
         try:
             now = await self._servers.scan()
         except Exception as error:  # noqa: BLE001 -- logged there
@@ -181,7 +181,7 @@ class Service:
         self._objects.emit(ROOT, "CatalogChanged")
 
     def _sync(self) -> bool:
-        """Update the objects; return whether that succeeded. Errors end here: callers go on without."""
+        """Update the objects; return whether that succeeded. Errors are handled here."""
         try:
             self._servers.sync()
         except Exception as error:  # noqa: BLE001 -- logged there
@@ -213,7 +213,7 @@ class Service:
             self._objects.remove(path)
 
     async def _finish(self, job: Job, path: str) -> None:
-        """Signal what the job changed before its end, so that a client that waits for the end has seen it."""
+        """Signal the job's changes before its end, so that a client that waits for the end knows them."""
         await self._core.look_for_updates()
         self._sync()
         if job.kind in _CATALOG_JOBS:

@@ -100,7 +100,7 @@ class TransientUnits:
         await self._connection.call(SYSTEMD, MANAGER_PATH, MANAGER, "Subscribe")
 
     async def start_transient(self, name: str, properties: Mapping[str, tuple[str, Any]], fd: int) -> None:
-        """Start the unit *name* with *fd* as its stdin, and wait until it runs. *fd* stays the caller's.
+        """Start the unit *name* with *fd* as its stdin, and wait until it runs. The caller keeps ownership of *fd*.
 
         Raises :class:`~mcpd.errors.McpdError` if the manager refuses, fails or does not answer.
         """
@@ -126,7 +126,7 @@ class TransientUnits:
         finally:
             del self._waiting[name]
         if result != "done":
-            raise McpdError(f"its job ended as {result!r}; see: journalctl --user -u {name}")
+            raise McpdError(f"its start job ended with the result {result!r}; see: journalctl --user -u {name}")
 
     def _on_removed(self, signal: Signal) -> None:
         unit, result = signal.args[2], signal.args[3]

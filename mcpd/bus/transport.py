@@ -170,7 +170,7 @@ class Writer:
     _waiters: list[asyncio.Future[None]] = field(default_factory=list)
 
     def send(self, data: bytes, fds: Sequence[int] = ()) -> None:
-        """Queue a message. *fds* stay the caller's. Raises :class:`OSError` if they cannot be duplicated."""
+        """Queue a message with duplicates of *fds*. Raises :class:`OSError` if they cannot be duplicated."""
         own = Fds()
         try:
             for fd in fds:

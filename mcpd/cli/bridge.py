@@ -189,7 +189,9 @@ def check_url(url: str) -> None:
         if strangers or not uids:
             who = f"{_names(strangers)} listens" if strangers else "nobody listens"
             more = "" if len(addresses) == 1 else "; write 127.0.0.1 or [::1] instead of the name, which means both"
-            raise Busy(f"{url}: {who} at {address}, port {port}, where the client would send the bridge's token{more}")
+            raise Busy(
+                f"{url}: {who} at {address}, port {port}, and the client would send the bridge's token there{more}"
+            )
 
 
 def _addresses(host: str) -> list[str]:
@@ -218,7 +220,7 @@ def checks(paths: Paths, scope: Scope) -> Iterator[Check]:
         fault = address.fault()
         if fault and address.listeners():
             yield Check(
-                name, "fail", f"{fault}, who gets the tokens of clients that connect there",
+                name, "fail", f"{fault} and receives the tokens of clients that connect there",
                 f"free the port, or choose another one ({systemctl} edit {UNIT}); then start the unit, and deploy the"
                 " configurations of HTTP clients again",
             )  # fmt: skip

@@ -149,10 +149,10 @@ def _sandbox(paths: Paths, scope: Scope) -> Check:
         spec = build_spec("doctor", [PROBE], Path("/"), [], [], False, {}, paths=paths, scope=scope)
         done = asyncio.run(run(PlainLauncher(), spec, timeout=_TIMEOUT))
     except McpdError as error:
-        return Check("sandbox", "fail", error.message, "no server can be started before this works")
+        return Check("sandbox", "fail", error.message, "no server can be started until this works")
     if done.code:
         error_text = done.stderr_tail.strip() or f"{PROBE} exited with {done.code}"
-        return Check("sandbox", "fail", error_text.splitlines()[-1], "no server can be started before this works")
+        return Check("sandbox", "fail", error_text.splitlines()[-1], "no server can be started until this works")
     return Check("sandbox", "ok", "a program ran in it")
 
 
@@ -389,7 +389,7 @@ def _actions() -> Check:
     owner = f"org.freedesktop.policykit.owner -> unix-user:{USER}"
     foreign = sorted(action for action in wanted if owner not in known[action])
     if foreign:
-        return Check("polkit actions", "fail", f"{USER} may not ask about: {', '.join(foreign)}", "reinstall mcpd")
+        return Check("polkit actions", "fail", f"{USER} may not check: {', '.join(foreign)}", "reinstall mcpd")
     return Check("polkit actions", "ok", f"{len(wanted)} registered")
 
 

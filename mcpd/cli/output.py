@@ -27,7 +27,7 @@ _STATES: Final = {
 _INVISIBLE: Final = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
 """Unicode categories that move the cursor, reorder text or cannot be encoded."""
 _GAP: Final = "  "
-"""Space between the columns of a table."""
+"""Spaces between the columns of a table."""
 
 
 def write(line: str = "") -> None:

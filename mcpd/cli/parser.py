@@ -86,7 +86,7 @@ def parse(parser: argparse.ArgumentParser, argv: Sequence[str] | None = None) ->
         parser.print_help()
         parser.exit()
     if "asks_system" in args and "asks_user" in args:
-        args.parser.error("--user and --system contradict each other: give one of them")
+        args.parser.error("--user and --system cannot be used together")
     args.system = is_system(args)
     if "early_json" in args:
         if "json" not in args:

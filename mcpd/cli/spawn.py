@@ -129,7 +129,7 @@ def _read(connection: socket.socket) -> bytes:
     try:
         return connection.recv(CHUNK)
     except ConnectionError:
-        raise McpdError("the connection to the bridge broke off; see its log") from None
+        raise McpdError("the connection to the bridge was lost; see its log") from None
 
 
 def _forward_stdin(connection: socket.socket) -> None:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _OFFERS = frozenset({"install", "show"})
 """Commands that also take ids from registries."""
 _PREFIX = 2
-"""Letters of each word that are assumed to be right, to limit the search in large registries."""
+"""Letters of each word that are assumed to be correct, to limit the search in large registries."""
 _MOST = 200
 """Ids from registries that are compared."""
 

@@ -492,7 +492,9 @@ class View:
         if made is not None:
             return self._from_script(made)
         if nothing is None:
-            raise NotFound(f"no server {printable(server_id)!r} is installed; 'mcpctl list' names those that are")
+            raise NotFound(
+                f"no server {printable(server_id)!r} is installed; 'mcpctl list' lists the installed servers"
+            )
         return nothing
 
     def show(self, layer: AnyLayer, found: LayerServer) -> InstalledServer:

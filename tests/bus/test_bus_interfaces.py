@@ -46,7 +46,7 @@ async def test_servers_have_the_keys_of_the_design(core: Core, client: Client) -
 
 
 async def test_the_tools_of_a_server_are_known_once_it_was_asked(core: Core, client: Client) -> None:
-    with pytest.raises(errors.NotFound, match="never asked for its tools"):
+    with pytest.raises(errors.NotFound, match="has no recorded tools"):
         await client.manager.call("GetTools", "s", ["x"])
     tools = [{"name": "grüßen", "inputSchema": {"type": "object"}}]
     core.store.set_tools("x", tools)

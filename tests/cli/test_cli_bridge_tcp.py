@@ -210,7 +210,7 @@ def test_doctor_tells_who_has_the_port(machine: Machine, squatted: socket.socket
     unit(machine, address(squatted), "[::1]:1", active="failed")
     foreign, lost = port_checks(machine)
     assert [foreign[0], lost[0]] == ["fail", "fail"]
-    assert foreign[1].startswith(f"{address(squatted)} belongs to uid {NOBODY}, who gets the token")
+    assert foreign[1].startswith(f"{address(squatted)} belongs to uid {NOBODY} and receives the token")
     assert lost[1] == "nobody listens at [::1]:1, where mcpd-bridge-tcp.socket should, so another user can take it"
     assert "systemctl --user restart mcpd-bridge-tcp.socket" in lost[2]
     os.fchown(squatted.fileno(), os.getuid(), -1)

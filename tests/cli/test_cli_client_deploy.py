@@ -56,9 +56,7 @@ def test_what_is_to_change_is_shown_and_nothing_is_changed_without_consent(machi
         assert not [line for line in ended.out.splitlines() if line.startswith("-") and line[:3] != "---"]
         assert "hush" not in ended.out + ended.err
         assert "sk-very" not in ended.out + ended.err
-    assert (
-        ended.err == f"mcpctl: {machine.cursor} was not changed: there is no terminal to ask at; consent with --yes\n"
-    )
+    assert ended.err == f"mcpctl: {machine.cursor} was not changed: no terminal to ask for confirmation; use --yes\n"
     asked = machine("deploy", "cursor", "--json")
     assert asked.code == 2
     assert asked.json["error"] == "invalid_input"
@@ -264,7 +262,7 @@ def test_it_says_when_what_is_installed_has_changed(machine: Machine) -> None:
     back = machine("deploy", "cursor", "--yes", "--artifact", old)
     assert (back.code, back.err) == (0, "")
     assert [*machine.servers()] == ["notes"]
-    assert "exclude each other" in machine.refused("deploy", "cursor", "--artifact", old, "--publish", code=2)
+    assert "cannot be used together" in machine.refused("deploy", "cursor", "--artifact", old, "--publish", code=2)
 
 
 def test_publishing_first_drops_nothing_that_was_drafted(machine: Machine) -> None:

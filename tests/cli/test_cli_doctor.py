@@ -272,7 +272,7 @@ async def test_doctor_warns_of_entries_for_nobody(mcpctl: Mcpctl, mcpd: FakeMcpd
 async def test_doctor_tells_of_registries_that_offer_nothing(mcpctl: Mcpctl, mcpd: FakeMcpd) -> None:
     sources: list[dict[str, Any]] = [
         {"url": "https://a.example/r.json", "state": "untrusted", "problem": "it is not signed"},
-        {"url": "https://b.example/r.json", "state": "failed", "problem": "https://b.example/r.json: answers 404"},
+        {"url": "https://b.example/r.json", "state": "failed", "problem": "https://b.example/r.json: answered 404"},
         {"url": "", "file": "/etc/mcp/sources.list.d/c.toml", "state": "invalid", "problem": "no url"},
         {"url": "https://d.example/r.json", "state": "offline", "problem": "no answer"},
         {"url": "https://e.example/r.json", "state": "ready", "faults": ["entry 3: transports", "entry 4: id"]},
@@ -290,7 +290,7 @@ async def test_doctor_tells_of_registries_that_offer_nothing(mcpctl: Mcpctl, mcp
     assert code == 1
     assert [(check["result"], check["message"]) for check in checks if check["name"] == "registry"] == [
         ("fail", "https://a.example/r.json: it is not signed"),
-        ("fail", "https://b.example/r.json: answers 404"),
+        ("fail", "https://b.example/r.json: answered 404"),
         ("fail", "/etc/mcp/sources.list.d/c.toml: no url"),
         ("warn", "https://d.example/r.json: no answer"),
         ("warn", "https://e.example/r.json: 2 faults in its entries: entry 3: transports; entry 4: id"),

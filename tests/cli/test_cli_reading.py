@@ -318,7 +318,7 @@ async def test_without_a_bus_the_message_names_it(mcpctl: Mcpctl, address: str, 
 async def test_two_scopes_contradict_each_other(mcpctl: Mcpctl, argv: list[str]) -> None:
     ended = await mcpctl(*argv)
     assert (ended.code, ended.err.strip().splitlines()[-1].partition(": error: ")[2]) == (
-        2, "--user and --system contradict each other: give one of them"
+        2, "--user and --system cannot be used together"
     )  # fmt: skip
 
 

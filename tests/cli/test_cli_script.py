@@ -168,7 +168,7 @@ async def test_another_script_of_the_name_stays_unless_it_is_to_be_replaced(
         assert names(own) == [name]
     assert (await mcpctl("script", "add", "--name", "b", str(other))).code == 0
     assert names(own) == ["a.sh", "b.sh"]
-    assert "is the script of server a already" in (await refused(mcpctl, own, str(own / "a.sh"))).err
+    assert "is already the script of server a" in (await refused(mcpctl, own, str(own / "a.sh"))).err
     victim = file(tmp_path, "victim")
     (own / "c.py").symlink_to(victim)
     assert (await mcpctl("script", "add", "--force", "--name", "c", str(file(tmp_path, "new.py", "x = 1\n")))).code == 0

@@ -149,7 +149,7 @@ def test_doctor_finds_what_is_broken(fresh_machine: Callable[[], Machine]) -> No
     assert "mcpd 666 instead of mcpd 600" in checks["mcpd-spawn.socket"]["message"]
     assert checks["mcpd-build.socket"]["result"] == "fail"
     assert checks["users"]["message"] == "missing: group mcp"
-    assert "mcpd may not ask about" in checks["polkit actions"]["message"]
+    assert "mcpd may not check" in checks["polkit actions"]["message"]
     assert checks["sandbox"]["result"] == "warn"
 
 

@@ -56,7 +56,7 @@ def deploy(args: argparse.Namespace) -> int:
     JSON: ``{client_id, profile_id, artifact_id, file, deployed, added, changed, removed, kept, restored, left, diff}``.
     """
     if args.publish and args.artifact is not None:
-        raise InvalidArgument("--publish and --artifact exclude each other")
+        raise InvalidArgument("--publish and --artifact cannot be used together")
     machine = Machine.of(args, publishes=args.publish)
     family = machine.configurations.families.get(args.client)
     if args.publish:
@@ -173,7 +173,7 @@ def _is_confirmed(args: argparse.Namespace, machine: Machine, plan: Plan, releas
     if args.yes or plan.new == plan.snapshot.data:
         return True
     if args.json or not user_input.terminal():
-        raise InvalidArgument(f"{plan.file} was not changed: there is no terminal to ask at; consent with --yes")
+        raise InvalidArgument(f"{plan.file} was not changed: no terminal to ask for confirmation; use --yes")
     if not user_input.confirm(f"Write this to {clean(tilde(plan.file, machine.paths))}?"):
         raise Cancelled(f"{plan.file}: nothing was changed")
     return True

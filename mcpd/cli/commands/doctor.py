@@ -110,7 +110,7 @@ async def _mcpd_checks(bus: Client, *, off: bool) -> tuple[list[Check], set[str]
         checks = [Check("mcpd", "ok", f"version {running} answers")]
     else:
         advice = unit.replace("status", "restart")
-        checks = [Check("mcpd", "warn", f"version {running} answers, mcpctl is version {own}", f"run '{advice}'")]
+        checks = [Check("mcpd", "warn", f"mcpd is version {running}, mcpctl is version {own}", f"run '{advice}'")]
     checks += named
     if "sandbox" in properties.get("Features", ()):
         checks.append(Check("confinement", "ok", "mcpd confines the servers it starts"))

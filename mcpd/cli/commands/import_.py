@@ -51,7 +51,7 @@ MOST_UNNAMED: Final = 50
 
 @dataclass(frozen=True, slots=True)
 class Importable:
-    """One server of a file."""
+    """One importable server of a file."""
 
     entry: dict[str, Any]
     secrets: dict[str, str] = field(default_factory=dict, repr=False)

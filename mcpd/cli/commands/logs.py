@@ -52,7 +52,7 @@ async def logs(args: argparse.Namespace) -> int:
         note("mcpd does not answer; showing the journal anyway.")
     except NotFound as error:
         if not _any(argv):
-            raise NotFound(f"{error.message}, and the journal has no entries of it") from error
+            raise NotFound(f"{error.message}, and the journal has no entries for it") from error
         note(f"There is no server {args.id} any more; showing its journal.")
     os.execv(program, [*argv, *_chosen(args)])  # noqa: S606 - argv of our own, and no shell is wanted
 

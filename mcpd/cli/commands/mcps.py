@@ -239,7 +239,7 @@ def _target(output: Path) -> tuple[Path, int]:
         raise InvalidArgument(f"{output} is not a regular file; name one, or - for standard output")
     directory = target.absolute().parent
     if directory.exists() and not os.access(directory, os.W_OK | os.X_OK):
-        raise ReadOnly(f"{target}: you may not write in {directory}")
+        raise ReadOnly(f"{target}: you may not write to {directory}")
     return target, stat.S_IMODE(target.stat().st_mode) if exists else _MODE
 
 

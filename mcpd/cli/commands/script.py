@@ -206,7 +206,7 @@ async def add(args: argparse.Namespace) -> int:
     kind = _kind(source, text.data)
     place = _Place(paths.layout(scope).scripts, _name(args.name or source.stem), kind, scope)
     if place.holds(source):
-        raise InvalidArgument(f"{source} is the script of server {place.name} already; edits take effect by themselves")
+        raise InvalidArgument(f"{source} is already the script of server {place.name}; edits take effect automatically")
     _check(source, text.data, kind)
     changed = await asyncio.to_thread(place.put, text, force=args.force)
     write(f"{'Added' if changed else 'Unchanged'} {place.name}: {clean(place.path)}")
