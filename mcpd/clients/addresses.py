@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """URLs as clients read them, by the URL standard of the WHATWG, however they are spelled.
 
-A spelling that other parsers read differently is a doubt: a policy that trusts one parser is evaded with another.
+A URL that parsers read differently is doubtful: it could evade a policy that trusts one parser.
 """
 
 from __future__ import annotations
@@ -35,18 +35,18 @@ _NO_HOST: Final = "its url has no valid host: names beyond ASCII are written in 
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """The place that a URL names."""
+    """The location that a URL names."""
 
     normal: str
-    """The URL in the one spelling of the standard, without user and fragment."""
+    """The URL in the standard's normal spelling, without user and fragment."""
     is_usual: bool
-    """True if it was written so, but for case of the host's name and parts that may be left out."""
+    """True if it was written like that, except for case of the host's name and optional parts."""
     is_local: bool
     """True if the host is this machine."""
     segments: tuple[str, ...]
     """The parts of the path, decoded, without ``.``, ``..`` and empty ones."""
     doubt: str
-    """Why it is uncertain which place the URL names; empty if it is certain."""
+    """Why it is uncertain which location the URL names; empty if it is certain."""
 
 
 def read_address(url: str, placeholder: str = "") -> Address:

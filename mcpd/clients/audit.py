@@ -54,7 +54,8 @@ class Audit:
     ) -> None:
         """Record *event* (such as ``publish``) with its *outcome*; *details* contain no secrets.
 
-        The line is on disk on return. Raises :class:`~mcpd.errors.McpdError` if it is not, and then no part of it is.
+        The line is on disk on return. Raises :class:`~mcpd.errors.McpdError` if it cannot be written; then no part of
+        it is.
         """
         fields: dict[str, JsonValue] = {
             "client_id": client_id,

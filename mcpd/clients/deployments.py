@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """Deployments of configurations into the user's own files of MCP clients, and their undo.
 
-Nothing of the user's is lost: their part of a file stays, its earlier content is kept, and a process that is killed
-leaves the old or the new file and a history that knows which.
+No data of the user is lost: their part of a file stays, its earlier content is kept, and a process that is killed
+leaves the old or the new file and a history that records which.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def compare(family: Family, file: Path, deployed: Mapping[str, JsonValue]) -> Dr
     except Busy as error:
         return unreadable(file, error)
     except McpdError as error:
-        return unreadable(file, error, "; repair the file first, as a deployment leaves it alone")
+        return unreadable(file, error, "; repair the file first, as a deployment does not change it")
     missing = tuple(name for name in deployed if name not in found)
     modified = tuple(name for name in deployed if name in found and not holds(found[name], deployed[name]))
     return Drift(
@@ -170,7 +170,7 @@ class Deployments:
             state = self._load(client_id)
             active = state.active(file)
             if (active.number if active else 0) != plan.base:
-                raise Busy(f"{file}: another deployment was faster; look at the difference again")
+                raise Busy(f"{file}: another deployment changed it meanwhile; review the difference again")
             for left in reversed(range(_TRIES)):
                 try:
                     state, record = self._carry_out(state, plan, about)
@@ -218,8 +218,8 @@ class Deployments:
                 before, mode = self._without(family.id, record, found, before, force=force), found.mode
             elif not (as_left or is_back or force):
                 raise InvalidConfig(
-                    f"{found.path}: was changed since the deployment. --force restores all of it as it was before (and"
-                    " keeps what it is now), --keep-edits takes back the servers alone"
+                    f"{found.path}: was changed since the deployment. --force restores the whole earlier file (and"
+                    f" saves the current one), --keep-edits reverts only the servers"
                 )
             saved = None if replaced is None else self._history.keep(replaced)
             undone = record.model_copy(update={"undone_at": self._now(), "saved": saved})
@@ -273,7 +273,7 @@ class Deployments:
         family, old = plan.family, plan.snapshot
         now = snapshot(old.path)
         if (now.path, now.data) != (old.path, old.data):
-            raise Busy(f"{old.path}: was changed meanwhile by another program; look at the difference again")
+            raise Busy(f"{old.path}: was changed by another program meanwhile; review the difference again")
         active = state.active(old.path)
         if active is not None and plan.is_empty:
             record = active.model_copy(update=self._about(about))
@@ -325,8 +325,7 @@ class Deployments:
         ]
         if touched and not force:
             raise InvalidConfig(
-                f"{record.file}: {', '.join(map(ascii, touched))}: changed since the deployment, too; --force takes"
-                " them back all the same"
+                f"{record.file}: {', '.join(map(ascii, touched))}: also changed since; --force reverts them anyway"
             )
         changes = {name: then.get(name) for name in record.changes}
         return editing.edit(found.data, *where, changes, record.file)

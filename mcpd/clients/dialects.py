@@ -90,15 +90,13 @@ def _write_local(family: Family, name: str, entry: _Local) -> JsonValue:
     env, passed = _split_env(family, form, name, entry.env)
     if env:
         if form.env is None:
-            raise InvalidInput(f"{_server(name)}: env: {family.name} sets no variables for servers")
+            raise InvalidInput(f"{_server(name)}: env: {family.name} cannot set variables for servers")
         written[form.env] = dict(env)
     if passed and form.env_names is not None:
         written[form.env_names] = list(passed)
     if entry.cwd is not None:
         if form.cwd is None:
-            raise InvalidInput(
-                f"{_server(name)}: cwd: {family.name} does not start servers in a directory of their own"
-            )
+            raise InvalidInput(f"{_server(name)}: cwd: {family.name} cannot start servers in a given directory")
         written[form.cwd] = entry.cwd
     return {**written, **deepcopy(form.constants)}
 
@@ -116,8 +114,8 @@ def _split_env(family: Family, form: Stdio, name: str, env: Mapping[str, str]) -
             passed.append(variable)
         else:
             raise InvalidInput(
-                f"{_server(name)}: env: {family.name} passes on a variable under its own name only, and as it is;"
-                f" {printable(variable)} is another one, or more"
+                f"{_server(name)}: env: {family.name} can only pass on variables unchanged under their own"
+                f" names; correct {printable(variable)}"
             )
     return kept, passed
 
@@ -136,12 +134,12 @@ def _write_remote(family: Family, form: Remote, name: str, entry: _Url) -> JsonV
             named[header] = variable
         else:
             raise InvalidInput(
-                f"{_server(name)}: headers: {family.name} takes variables for {' and '.join(_ways(form))} only;"
-                f" {printable(header)} is something else"
+                f"{_server(name)}: headers: {family.name} takes variables only for {' and '.join(_ways(form))};"
+                f" correct {printable(header)}"
             )
     if kept:
         if form.headers is None:
-            raise InvalidInput(f"{_server(name)}: headers: {family.name} sends none")
+            raise InvalidInput(f"{_server(name)}: headers: {family.name} cannot send headers")
         written |= {form.headers_in: {form.headers: kept}} if form.headers_in else {form.headers: kept}
     if named and form.header_names:
         written[form.header_names] = named
@@ -186,11 +184,11 @@ def _parse(name: str, entry: JsonValue) -> _Local | _Url:
         raise InvalidInput(f"{where}: give either a command or a url")
     unknown = sorted(entry.keys() - (_STDIO_FIELDS if local else _REMOTE_FIELDS))
     if unknown:
-        raise InvalidInput(f"{where}: {printable(unknown[0])}: there is no such field; remove it")
+        raise InvalidInput(f"{where}: {printable(unknown[0])}: unknown field; remove it")
     kind = entry.get("type", "stdio" if local else "http")
     if local:
         if kind != "stdio":
-            raise InvalidInput(f'{where}: type: the type of an entry with a command is "stdio"')
+            raise InvalidInput(f'{where}: type: the type of an entry with a command must be "stdio"')
         cwd = entry.get("cwd")
         return _Local(
             command=_text(entry["command"], f"{where}: command"),
@@ -199,7 +197,7 @@ def _parse(name: str, entry: JsonValue) -> _Local | _Url:
             cwd=None if cwd is None else _text(cwd, f"{where}: cwd"),
         )
     if kind not in ("http", "sse"):
-        raise InvalidInput(f'{where}: type: the type of an entry with a url is "http" or "sse"')
+        raise InvalidInput(f'{where}: type: the type of an entry with a url must be "http" or "sse"')
     return _Url(
         kind="sse" if kind == "sse" else "http",
         url=_text(entry["url"], f"{where}: url"),
@@ -213,19 +211,19 @@ def _server(name: str) -> str:
 
 def _text(value: JsonValue, where: str) -> str:
     if not isinstance(value, str) or not value:
-        raise InvalidInput(f"{where}: not a text")
+        raise InvalidInput(f"{where}: not a string")
     return value
 
 
 def _list(value: JsonValue, where: str) -> list[str]:
     if not _is_list(value):
-        raise InvalidInput(f"{where}: not a list of texts")
+        raise InvalidInput(f"{where}: not a list of strings")
     return value
 
 
 def _map(value: JsonValue, where: str) -> dict[str, str]:
     if not _is_map(value):
-        raise InvalidInput(f"{where}: not an object of texts")
+        raise InvalidInput(f"{where}: not an object of strings")
     return value
 
 

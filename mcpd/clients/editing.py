@@ -57,7 +57,7 @@ class Text:
             line = data.count(b"\n", 0, at) + 1
             raise InvalidConfig(f"{where}:{line}: not UTF-8 text (byte {at}); save the file as UTF-8") from None
         if (at := text.body.find("\0")) >= 0:
-            raise text.fault(at, "not text: there is a NUL byte in it")
+            raise text.fault(at, "not text: it contains a NUL byte")
         return text
 
     def encode(self) -> bytes:
@@ -408,7 +408,7 @@ class JsonDocument:
                 return
             found = [member for member in container.members if member.name == self.key[depth]]
             if len(found) > 1:
-                raise self.text.fault(found[1].start, f"{show(self.key[: depth + 1])} is there twice; remove one")
+                raise self.text.fault(found[1].start, f"{show(self.key[: depth + 1])} occurs twice; remove one")
             if not found:
                 return
             at, value = found[0].value_start, found[0].value
@@ -448,7 +448,7 @@ class JsonDocument:
                     continue
                 name = given
             if name in found:
-                raise self.text.fault(member.start, f"two servers are called {printable(name)}; rename or remove one")
+                raise self.text.fault(member.start, f"two servers are named {printable(name)}; rename or remove one")
             found[name] = member
         return found
 
@@ -557,7 +557,7 @@ def _load(text: Text, strict: str) -> JsonValue:
     try:
         model: JsonValue = json.loads(strict, parse_constant=_no_constant)
     except RecursionError:
-        raise text.fault(0, "nested too deeply to be read") from None
+        raise text.fault(0, "nested too deeply") from None
     except json.JSONDecodeError as error:
         raise text.fault(error.pos, f"not JSON: {error.msg} (column {error.colno})") from None
     except ValueError as error:
@@ -644,9 +644,7 @@ def edit(
     except InvalidConfig as error:
         fault = error.message.removeprefix(where).lstrip(":")
     if fault:
-        raise InvalidConfig(
-            f"{where}: cannot be changed without changing more than was meant ({fault}); edit it by hand"
-        )
+        raise InvalidConfig(f"{where}: cannot be changed without other changes ({fault}); edit it by hand")
     return result
 
 
@@ -663,7 +661,7 @@ def _difference(before: Document, after: Document, changes: Mapping[str, JsonVal
 def _text(data: bytes, form: Format, where: str) -> Text:
     if len(data) > MAX_BYTES[form]:
         raise InvalidConfig(
-            f"{where}: larger than {MAX_BYTES[form] >> 10} KiB, which is more than is read; edit it by hand"
+            f"{where}: larger than {MAX_BYTES[form] >> 10} KiB, the limit for this format; edit it by hand"
         )
     return Text.decode(data, where)
 
@@ -675,9 +673,9 @@ def _entry(name: str, entry: JsonValue | None, shape: Shape, where: str) -> Json
     if entry is None or shape == "map":
         return entry
     if not isinstance(entry, dict):
-        raise InvalidConfig(f"{shown}: not an object, as the entries of a list have to be")
+        raise InvalidConfig(f"{shown}: not an object; entries of a list must be objects")
     if entry.get("name", name) != name:
-        raise InvalidConfig(f"{shown}: holds another name, {printable(str(entry['name']))}")
+        raise InvalidConfig(f"{shown}: contains another name, {printable(str(entry['name']))}")
     return entry if "name" in entry else {"name": name, **entry}
 
 
@@ -689,7 +687,7 @@ def _check(servers: Mapping[str, JsonValue], where: str) -> None:
         except ValueError as error:
             fault = str(error)
             if fault.startswith(("'", '"')):  # it quotes the text, which may be a secret
-                fault = "a text in it holds a character that cannot be written (NUL or half a surrogate pair)"
+                fault = "a text in it contains a character that cannot be written (NUL or half a surrogate pair)"
             raise InvalidConfig(f"{where}: {printable(name)}: cannot be used: {fault}") from None
 
 

@@ -146,7 +146,7 @@ class _Entry(Part):
         names = self.fields()
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
-            raise ValueError(f"the field {twice[0]!r} is given two meanings")
+            raise ValueError(f"the field {twice[0]!r} has two meanings")
         return self
 
 
@@ -268,7 +268,7 @@ class Family(DataFile):
             raise ValueError("file: name its path on linux, macos or windows")
         for name, default in self.file.variables.items():
             if name in BASES:
-                raise ValueError(f"file.variables: {name} is taken")
+                raise ValueError(f"file.variables: {name} is reserved")
             _check_pattern(default, BASES)
         known = (*BASES, *self.file.variables)
         for system in SYSTEMS:
@@ -294,7 +294,7 @@ class Family(DataFile):
         for place, used in named.items():
             if used and not (by_name and place in fields):
                 raise ValueError(
-                    f"expansion: names_only = true and {place} in fields: some field names variables for it"
+                    f"expansion: names_only = true and {place} in fields are needed: some field names variables"
                 )
         if by_name and not all(named.get(place) for place in fields):
             raise ValueError("expansion: names_only is for env and headers, and for fields that name variables")
@@ -516,7 +516,7 @@ class DataFiles(Generic[T]):
                 return _Look((), "", stable=True)
             return _Look((), from_oserror(error, f"reading {directory}").message, stable=False)
         if len(names) > MAX_FILES:
-            return _Look((), f"{directory}: more than {MAX_FILES} files, so none of them is used", stable=False)
+            return _Look((), f"{directory}: more than {MAX_FILES} files; none of them is used", stable=False)
         seen = [(path, _status(path)) for path in sorted(names)]
         return _Look(
             tuple((path, signature(status) if status else None) for path, status in seen),

@@ -2,7 +2,7 @@
 """The file of a client: where it is, whether it may be replaced, and its replacement if it has not changed.
 
 Clients write their files at any time and know no lock. So the new file is exchanged with the old one in one step, and
-the old one is examined before it is removed: if it was written meanwhile, it is put back.
+the old one is examined before it is removed: if it was written meanwhile, it is restored.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def real_place(path: Path) -> Path:
     """
     text = str(path)
     if not path.name or path.name == ".." or "\0" in text or any("\ud800" <= char <= "\udfff" for char in text):
-        raise InvalidArgument(f"{text!a} is not the name of a file, in UTF-8")
+        raise InvalidArgument(f"{text!a} is not a valid file name in UTF-8")
     return Path(os.path.realpath(path.parent)) / path.name
 
 
@@ -196,26 +196,22 @@ def check(status: os.stat_result, path: Path) -> None:
     """Raise :class:`~mcpd.errors.InvalidConfig` unless the file may be replaced."""
     if stat.S_ISLNK(status.st_mode):
         real = os.path.realpath(path)
-        raise InvalidConfig(
-            f"{path}: a symlink, which a new file would replace; --file {real} changes what it leads to"
-        )
+        raise InvalidConfig(f"{path}: a symlink, which a new file would replace; --file {real} changes its target")
     if not stat.S_ISREG(status.st_mode):
         raise InvalidConfig(f"{path}: not a regular file; --file FILE names another one")
     if status.st_uid != os.geteuid():
         raise InvalidConfig(f"{path}: belongs to another user (uid {status.st_uid}); --file FILE names another one")
     if status.st_nlink > 1:
         raise InvalidConfig(
-            f"{path}: a hard link, one of {status.st_nlink} names of a file, which a new file would part;"
-            " make it a file of its own first, or name another one with --file"
+            f"{path}: has {status.st_nlink} hard links, which replacing it would separate; make it a file of its"
+            " own first, or name another one with --file"
         )
     if status.st_size > MAX_FILE:
         raise _too_large(path)
 
 
 def _too_large(path: Path) -> InvalidConfig:
-    return InvalidConfig(
-        f"{path}: larger than {MAX_FILE >> 20} MiB, which no client's configuration is; --file FILE names another one"
-    )
+    return InvalidConfig(f"{path}: larger than {MAX_FILE >> 20} MiB, the limit; --file FILE names another one")
 
 
 _OTHERS: Final = ("security.", "trusted.")
@@ -263,8 +259,8 @@ def copy_attributes(source: int, target: int, path: Path) -> None:
 
 def _not_in_group(path: Path, group: int) -> ReadOnly:
     return ReadOnly(
-        f"{path}: belongs to the group {_name(group)}, which you are not in and so cannot give a new file to;"
-        f" 'chgrp {_name(os.getegid())} {shlex.quote(str(path))}' gives it to your own group"
+        f"{path}: belongs to the group {_name(group)}, which you are not a member of, so the new file cannot get it;"
+        f" 'chgrp {_name(os.getegid())} {shlex.quote(str(path))}' gives the file to your own group"
     )
 
 
@@ -328,7 +324,7 @@ def settle(path: Path, temp: str, old: str | None, new: str | None, written: byt
     """Return whether a :func:`replace` that was killed had happened; None if that is unknown.
 
     *old* and *new* are the digests of the old and the new content, *written* is the new content if known. The file that
-    the killed process left as *temp* is removed, or put back if it is an edit that was caught in between.
+    the killed process left as *temp* is removed, or restored if it is an edit by another program.
     """
     path = real_place(path)
     try:
@@ -395,7 +391,7 @@ class _Change:
         self._take_out(None)
 
     def _take_out(self, data: bytes | None) -> None:
-        """Remove the file that was exchanged if it is what was read, else put it back in place of *data*."""
+        """Remove the file that was exchanged if it has the content that was read, else restore it."""
         if self._rests(self.temp, self.before.digest):
             self._drop()
             return
@@ -422,9 +418,9 @@ class _Change:
             self._put_back(None)  # the client removed the new file
             return
         except OSError as error:
-            fault = f"was written meanwhile by another program, and cannot be put back ({error.strerror})"
+            fault = f"was written by another program meanwhile, and cannot be restored ({error.strerror})"
         raise McpdError(
-            f"{self.before.path}: {fault}; what they wrote first is kept as {self.before.path.with_name(self.temp)}"
+            f"{self.before.path}: {fault}; its earlier version is kept as {self.before.path.with_name(self.temp)}"
         )
 
     def _move(self, source: str, place: str) -> None:
@@ -509,4 +505,4 @@ class _Change:
             return None
 
     def _busy(self) -> Busy:
-        return Busy(f"{self.before.path}: was changed meanwhile by another program, and is left alone; try again")
+        return Busy(f"{self.before.path}: was changed by another program meanwhile, and was not replaced; try again")

@@ -153,7 +153,7 @@ class State(Part):
 
 @dataclass(frozen=True, slots=True)
 class Deployment:
-    """One deployment, as it is shown."""
+    """One deployment, in the form for output."""
 
     client_id: str
     number: int
@@ -265,7 +265,7 @@ class History:
         data = _found(path)
         if digest(data) != name or data is None:
             what = "is missing" if data is None else "is damaged"
-            raise InvalidConfig(f"{path}: {what}, so what depends on it cannot be undone. {self._way_out(client_id)}")
+            raise InvalidConfig(f"{path}: {what}, so its deployments cannot be undone. {self._way_out(client_id)}")
         return data
 
     def entries(self, client_id: str, name: str | None) -> dict[str, JsonValue]:
@@ -286,7 +286,7 @@ class History:
         return self._backups / name
 
     def show(self, client_id: str, record: Record, warning: str = "") -> Deployment:
-        """Return *record* as it is shown."""
+        """Return *record* in the form for output."""
         return Deployment(
             client_id=client_id,
             number=record.number,

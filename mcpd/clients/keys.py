@@ -90,18 +90,18 @@ def parse_public_key(data: bytes, origin: str) -> Ed25519PublicKey:
     try:
         return load_public(data)
     except ValueError as error:
-        raise SignatureError(f"{origin}: {error}; PEM will do, or the {_RAW_SIZE} bytes of a key") from error
+        raise SignatureError(f"{origin}: {error}; expected PEM or the {_RAW_SIZE} bytes of a key") from error
 
 
 def parse_secret_key(data: bytes, path: Path) -> Ed25519PrivateKey:
     """Return the signing key in *data*, read from *path*.
 
-    Raises :class:`~mcpd.clients.errors.SignatureError` for anything else, without a word of *data*.
+    Raises :class:`~mcpd.clients.errors.SignatureError` for anything else, whose message quotes nothing of *data*.
     """
     try:
         return load_secret(data)
     except ValueError as error:
-        raise SignatureError(f"{path}: {error}; put the right one back, or {ANEW}") from error
+        raise SignatureError(f"{path}: {error}; restore the right one, or {ANEW}") from error
 
 
 def check_signature(public: Ed25519PublicKey, data: bytes, signature: str, name: str) -> None:
@@ -118,7 +118,7 @@ def check_signature(public: Ed25519PublicKey, data: bytes, signature: str, name:
     if len(raw) != _SIGNATURE_SIZE or base64.b64encode(raw).decode("ascii") != signature:
         raise SignatureError(f"the signature is not the Base64 of {_SIGNATURE_SIZE} bytes")
     if not is_signature(public.public_bytes_raw(), data, raw):
-        raise SignatureError(f"the signature is not one of the key '{printable(name)}' for this content")
+        raise SignatureError(f"the signature was not made by the key '{printable(name)}' for this content")
 
 
 def parse_list(data: bytes, path: Path) -> tuple[Record, ...]:
@@ -137,7 +137,7 @@ def parse_list(data: bytes, path: Path) -> tuple[Record, ...]:
             return records
         fault = f"{path}: lists a key twice"
     raise SignatureError(
-        f"{fault}. Put the right one back; or move it away, then 'mcpctl client keys init' writes a new one, without"
+        f"{fault}. Restore the right one; or move it away, then 'mcpctl client keys init' writes a new one, without"
         " the old keys"
     )
 
@@ -256,7 +256,7 @@ class Keys:
         if secret is None:
             live = _live(self._records())
             if live:
-                raise SignatureError(f"{self._secret}: missing, though {live[-1]} is in use; put it back, or {ANEW}")
+                raise SignatureError(f"{self._secret}: missing, although {live[-1]} is in use; restore it, or {ANEW}")
             self._check_published(())
             secret = Ed25519PrivateKey.generate()
             self._tree.write(self._secret, secret_pem(secret), private=True)
@@ -271,7 +271,7 @@ class Keys:
         if name not in live and (live or any(record.key_id == name for record in records)):
             why = f"but {live[-1]} is in use" if live else "which was retired"
             raise SignatureError(
-                f"{self._secret}: contains the key {name}, {why} ({self._list}); put the right one back, or {ANEW}"
+                f"{self._secret}: contains the key {name}, {why} ({self._list}); restore the right one, or {ANEW}"
             )
         self._check_published({name, *live})
         files = {
@@ -347,8 +347,7 @@ class Keys:
         mode = stat.S_IMODE(status.st_mode)
         if mode & 0o022:
             raise SignatureError(
-                f"{self._tree.keys}: other users can put keys there (mode {mode:04o}); close it with "
-                f"'chmod go-w {self._tree.keys}'"
+                f"{self._tree.keys}: other users can write to it (mode {mode:04o}); run 'chmod go-w {self._tree.keys}'"
             )
         return parse_secret_key(data, self._secret)
 
@@ -364,7 +363,7 @@ class Keys:
             except SignatureError as fault:
                 raise SignatureError(f"{fault.message}; {way_out}") from fault
             if found not in names:
-                raise SignatureError(f"{path}: holds {found}, which is not the key in {self._secret}; {way_out}")
+                raise SignatureError(f"{path}: contains {found}, which is not the key in {self._secret}; {way_out}")
 
     def _records(self) -> tuple[Record, ...]:
         now = mark(self._list)
@@ -394,11 +393,11 @@ class Keys:
             data = self._read(path)
             if data is None:
                 raise SignatureError(
-                    f"{path}: missing; put it back ('mcpctl client keys init' does if it is the one in use)"
+                    f"{path}: missing; restore it ('mcpctl client keys init' does if it is the one in use)"
                 )
             public = parse_public_key(data, str(path))
             if id_of_key(public) != name:
-                raise SignatureError(f"{path}: holds another key, {id_of_key(public)}; put the right one back")
+                raise SignatureError(f"{path}: contains another key, {id_of_key(public)}; restore the right one")
             self._publics[name] = public
         return public
 

@@ -67,7 +67,7 @@ class _Payload(BaseModel):
 
 def _plausible(moment: datetime) -> datetime:
     if not 1970 <= moment.year < 9000:
-        raise ValueError("no time of this age")
+        raise ValueError("the time is out of range")
     return moment
 
 

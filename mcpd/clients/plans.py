@@ -130,7 +130,7 @@ def _is_unwieldy(one: Sequence[str], other: Sequence[str]) -> bool:
 
 
 class _Known:
-    """The parts of a file that may be shown."""
+    """The values in a file that may be shown unmasked."""
 
     def __init__(
         self,

@@ -481,7 +481,7 @@ def _check_commands(rule: _Rule, name: str, origin: Origin) -> list[Violation]:
 
 
 def _check_url(rule: _Rule, name: str, origin: Origin) -> list[Violation]:
-    """Check an entry without a command: if commands are restricted, only the sources of the same file can allow it."""
+    """Check an entry without a command: if the file restricts commands, its ``sources.allowed`` must allow the URL."""
     if not rule.is_selective or any(
         match.fullmatch(source) for source in origin.sources for _, match in rule.urls if source.startswith(_URL)
     ):
@@ -492,7 +492,7 @@ def _check_url(rule: _Rule, name: str, origin: Origin) -> list[Violation]:
 
 def _check_sources(rule: _Rule, name: str, origin: Origin) -> list[Violation]:
     shown = origin.written or origin.sources[0]
-    what = f"what comes from {printable(shown)!r}"
+    what = f"the source {printable(shown)!r}"
     if shown == UNKNOWN:
         why = f" ({printable(origin.fault)})" if origin.fault else ""
         what = f"its source is {UNKNOWN!r}, as it is not plainly 'mcpctl run ID' of an installed server{why}; that"
@@ -544,7 +544,7 @@ def _against(
             _violation(rule, name, "forbidden", forbidden[0], f"{what} is forbidden by {printable(forbidden[1])!r}")
         ]
     if not rule.admits(values):
-        return [_violation(rule, name, "allowed", shown or values[0], f"{what} is not among what is allowed")]
+        return [_violation(rule, name, "allowed", shown or values[0], f"{what} is not allowed")]
     return []
 
 

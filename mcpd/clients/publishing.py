@@ -98,7 +98,7 @@ class Drafts:
         except (InvalidManifest, InvalidInput) as error:
             raise InvalidConfig(f"{error.message}; {way_out}") from error
         if (found.client_id, found.profile_id) != (client_id, profile_id):
-            raise InvalidConfig(f"{path}: holds the draft of another client or profile; {way_out}")
+            raise InvalidConfig(f"{path}: contains the draft of another client or profile; {way_out}")
         return Draft(
             client_id,
             profile_id,
@@ -234,7 +234,7 @@ class Publishing:
             if newest is not None and newest.artifact_id == shown.artifact_id:
                 return newest
             if newest is not None and newest.metadata.get("source") != FROM_NOBODY:
-                raise Busy(f"{family.id}/{profile.id} was published meanwhile; look at the difference again")
+                raise Busy(f"{family.id}/{profile.id} was published meanwhile; review the difference again")
             return self._sign(
                 family, profile, shown.payload, FROM_NOBODY, str(shown.metadata.get("changelog", ""))
             )  # fmt: skip
@@ -286,7 +286,7 @@ class Publishing:
                 raise InvalidInput(f"{printable(server.id)} cannot be used: {why}", {"field": "server_id"})
             entry, warnings = entries[server.id], made.warnings
         elif variables:
-            raise InvalidInput("an entry of its own names its variables itself, in env", {"field": "env_vars"})
+            raise InvalidInput("give the variables of an entry in its env", {"field": "env_vars"})
         _refuse_faults(family, profile, name, entry)
         with self.tree.lock():
             payload, base = self._draft(family, profile)
@@ -399,7 +399,7 @@ def _refuse_draft(family: Family, profile: Profile, draft: Draft | None) -> None
     """Refuse to ignore *draft* in favour of the installed servers."""
     if draft is not None:
         raise InvalidInput(
-            f"{family.id}/{profile.id} has a draft, which from_installed would pass over; publish or clear it first",
+            f"{family.id}/{profile.id} has a draft, which from_installed would ignore; publish or clear it first",
             {"field": "from_installed"},
         )
 

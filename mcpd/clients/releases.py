@@ -180,7 +180,7 @@ def _hold(what: str, data: bytes, signature: str, key_id: str, verify: Verifier,
     try:
         verify(data, signature, key_id)
     except SignatureError as fault:
-        raise SignatureError(f"{origin}: the {what} does not hold: {fault.message}") from fault
+        raise SignatureError(f"{origin}: the {what} is not valid: {fault.message}") from fault
 
 
 def verify_document(
@@ -251,11 +251,9 @@ def _parse(data: bytes, origin: str) -> _Document:
             result = _Result.model_validate(value)
             value = result.structured
             if any(not _is_same(_json(block.text, origin), value) for block in result.content):
-                raise SignatureError(
-                    f"{origin}: 'content' says something else than 'structuredContent', which is signed"
-                )
+                raise SignatureError(f"{origin}: 'content' differs from 'structuredContent', which is signed")
         if not isinstance(value, dict) or "artifact_id" not in value:
-            raise SignatureError(f"{origin}: holds no signed configuration; give it the result of get_config")
+            raise SignatureError(f"{origin}: contains no signed configuration; expected the result of get_config")
         return _Document.model_validate(value)
     except ValidationError as error:
         raise SignatureError(f"{origin}: not a signed configuration: {_fault(error)}") from error
@@ -289,7 +287,7 @@ def _once(pairs: list[tuple[str, object]]) -> None:
     names = [name for name, _ in pairs]
     if len(set(names)) != len(names):
         twice = next(name for name in names if names.count(name) > 1)
-        raise SignatureError(f"the member '{printable(twice)}' is there twice")
+        raise SignatureError(f"the member '{printable(twice)}' occurs twice")
 
 
 KEPT: Final = 1000
@@ -352,7 +350,7 @@ def dump_index(entries: list[Entry]) -> bytes:
 def unusable(fault: str, client_id: str, profile_id: str) -> SignatureError:
     """Return the error for a list with a *fault*, which is never overwritten."""
     again = publish_again(client_id, profile_id)
-    return SignatureError(f"{fault}. Put the right list of releases back; or move it away, then {again}")
+    return SignatureError(f"{fault}. Restore the right list of releases; or move it away, then {again}")
 
 
 def publish_again(client_id: str, profile_id: str) -> str:
@@ -671,7 +669,7 @@ class Releases:
         except InvalidConfig as error:
             raise SignatureError(f"{error.message}, then {way_out}") from error
         if content is None:
-            raise SignatureError(f"{origin}: missing; put it back, or {way_out}")
+            raise SignatureError(f"{origin}: missing; restore it, or {way_out}")
 
         def verify(data: bytes, signature: str, key_id: str) -> None:
             self._keys.verify(data, signature, key_id, expired=expired)

@@ -181,7 +181,7 @@ class Orchestration:
         found = self.releases.latest(family.id, profile_id)
         if found is None:
             raise NothingPublished(
-                f"nothing is published for {family.id}/{profile.id} yet; root does it with"
+                f"nothing is published for {family.id}/{profile.id} yet; root can do it with"
                 f" 'mcpctl --system client publish {family.id} --profile {profile.id}'"
             )
         return found
@@ -348,5 +348,5 @@ class Orchestration:
     def _require_writable(self) -> None:
         if not self.writable:
             raise ReadOnly(
-                f"{self.tree.root}: the system's configurations are root's to change, with 'mcpctl --system client'"
+                f"{self.tree.root}: only root can change the system's configurations, with 'mcpctl --system client'"
             )

@@ -126,7 +126,7 @@ class TomlDocument:
         try:
             return tomlkit.dumps(whole).strip("\n").split("\n")
         except ValueError:  # for null only; the rest was checked before
-            raise InvalidConfig(f"{where}: holds a null, which TOML has no way to write; leave the field out") from None
+            raise InvalidConfig(f"{where}: contains a null, which TOML cannot express; leave the field out") from None
 
     def _statements(self) -> Iterator[_Statement]:
         """Yield the statements of the file, which was parsed before, in their order."""

@@ -75,11 +75,11 @@ def _refuse(root: Path, path: Path, parent: int) -> None:
     except OSError:
         return
     if stat.S_ISDIR(status.st_mode):
-        raise InvalidConfig(f"{path}: was no directory a moment ago; see what changes it, then try again")
+        raise InvalidConfig(f"{path}: changed while it was opened; find out what changes it, then try again")
     if stat.S_ISLNK(status.st_mode) and path == root:
-        raise InvalidConfig(f"{path}: a symlink, which is not followed; put the directory itself in its place")
+        raise InvalidConfig(f"{path}: a symlink, which is not followed; replace it by the directory itself")
     if stat.S_ISLNK(status.st_mode):
-        raise InvalidConfig(f"{path}: a symlink, which leads out of {root}; move it away")
+        raise InvalidConfig(f"{path}: a symlink that leads out of {root}; move it away")
 
 
 def _step(current: int, name: str, access: int, mode: int | None) -> int:
@@ -371,7 +371,7 @@ def _check(path: Path, status: os.stat_result, *, private: bool) -> None:
         raise InvalidConfig(f"{path}: belongs to another user (uid {status.st_uid}); run this as that user")
     if status.st_mode & 0o077:
         raise InvalidConfig(
-            f"{path}: open to other users (mode {stat.S_IMODE(status.st_mode):04o}); close it with 'chmod 600 {path}'"
+            f"{path}: accessible to other users (mode {stat.S_IMODE(status.st_mode):04o}); run 'chmod 600 {path}'"
         )
 
 

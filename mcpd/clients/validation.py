@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 Severity: TypeAlias = Literal["error", "warning"]
 
 MAX_FINDINGS: Final = 100
-"""Errors, and warnings, of one configuration that are reported; one more says that there are others."""
+"""The most errors, and the most warnings, reported for one configuration; one more says that there are others."""
 
 MAX_NAME: Final = 128
 """Characters in the name of a server."""
@@ -133,11 +133,11 @@ def _servers(payload: JsonValue, found: _Findings) -> dict[str, JsonValue] | Non
     for key in sorted(payload.keys() - {"mcpServers"}):
         found.error(
             "VALIDATION_ERROR",
-            f"{printable(key)!r} is not part of a configuration, which is 'mcpServers' only; remove it",
+            f"{printable(key)!r} is not part of a configuration, which contains only 'mcpServers'; remove it",
         )
     servers = payload.get("mcpServers", {})
     if not isinstance(servers, dict):
-        found.error("VALIDATION_ERROR", "'mcpServers' is not an object from names to servers", field="mcpServers")
+        found.error("VALIDATION_ERROR", "'mcpServers' is not an object that maps names to servers", field="mcpServers")
         return None
     return servers
 
@@ -203,7 +203,7 @@ class _Server:
 
     def _check_env(self, env: JsonValue) -> None:
         if not isinstance(env, dict):
-            self._error("INVALID_ENV_TYPE", "'env' is not an object from variables to strings", "env")
+            self._error("INVALID_ENV_TYPE", "'env' is not an object that maps variables to strings", "env")
             return
         most = self.family.limitations.max_env_vars_per_server if self.family is not None else None
         if self.family is not None and most is not None and len(env) > most:
@@ -243,7 +243,7 @@ class _Server:
             self._error("VALIDATION_ERROR", f"its url {fault}", "url")
         headers = entry.get("headers", {})
         if not isinstance(headers, dict):
-            self._error("VALIDATION_ERROR", "'headers' is not an object from names to strings", "headers")
+            self._error("VALIDATION_ERROR", "'headers' is not an object that maps names to strings", "headers")
             return
         for name, value in headers.items():
             where = f"headers.{printable(name)}"
@@ -281,8 +281,8 @@ class _Server:
         for where, why in literal_secrets(entry, placeholders_of(self.family)):
             self._error(
                 "SECRET_VALUE",
-                f"this looks like a secret ({why}), which no configuration may hold; write a placeholder instead, or"
-                " have the server installed and set it with 'mcpctl secret set'",
+                f"this looks like a secret ({why}), which a configuration must not contain; write a placeholder"
+                " instead, or install the server and set it with 'mcpctl secret set'",
                 printable(where),
             )
 
@@ -350,7 +350,7 @@ class Report:
         if self.violations:
             worst, more = self.violations[0], len(self.violations) - 1
             raise PolicyViolation(
-                f"{what} is against the policy: {worst.message}" + (f" (and {more} more)" if more else ""),
+                f"{what} violates the policy: {worst.message}" + (f" (and {more} more)" if more else ""),
                 {**details, "violations": [each.to_json() for each in self.violations]},
             )
 

@@ -193,10 +193,10 @@ class YamlDocument:
             if name is None:
                 continue
             if key is not None and key.plain and name == _MERGE:
-                raise self.text.fault(key.start, "a merge key (<<) is among the servers; resolve it")
+                raise self.text.fault(key.start, "a merge key (<<) is among the servers; expand it")
             if name in found:
                 raise self.text.fault(
-                    (key or value).start, f"two servers are called {printable(name)}; rename or remove one"
+                    (key or value).start, f"two servers are named {printable(name)}; rename or remove one"
                 )
             found[name] = (key, value)
         return found
@@ -226,9 +226,9 @@ class YamlDocument:
                 return
             found = [each for each in node.pairs if _name_of(self.text, each[0]) == self.key[depth]]
             if len(found) > 1:
-                raise self.text.fault(found[1][0].start, f"{show(self.key[: depth + 1])} is there twice; remove one")
+                raise self.text.fault(found[1][0].start, f"{show(self.key[: depth + 1])} occurs twice; remove one")
             if any(key.value == _MERGE and key.plain for key, _ in node.pairs):
-                raise self.text.fault(node.start, "a merge key (<<) is beside or in the way to the servers; resolve it")
+                raise self.text.fault(node.start, "a merge key (<<) is beside or in the path to the servers; expand it")
             if not found:
                 return
             self.holders.append(found[0])
@@ -251,7 +251,7 @@ class YamlDocument:
             if node.flow and not (self.holders and node is self.holders[-1][1] and node.is_empty):
                 raise self.text.fault(
                     node.start,
-                    "the servers are in flow style, in brackets; write them in block style, a line for each key",
+                    "the servers are in flow style, in brackets; write them in block style, one line per key",
                 )
         if not self.around and self.root is not None and self.root.end > self.root.start:  # null, ~
             raise self.text.fault(self.root.start, "the document is not a map")
@@ -293,7 +293,7 @@ class YamlDocument:
         body, colon = self.text.body, self._colon(key)
         cut = [Splice(colon, old.end)] if old.end > old.start >= colon else []
         if cut and body[colon : old.start].strip(" \t"):
-            raise self.text.fault(colon, "there is something between a key and its value; edit it by hand")
+            raise self.text.fault(colon, "unexpected text between a key and its value; edit it by hand")
         lines = self._written({"": value}, self._column(key))[1:]
         return apply(body, [*cut, inserted(self.text, next_line(body, max(old.end, colon)), lines)])
 
@@ -373,9 +373,7 @@ def _node(text: Text, event: Any, anchors: dict[str, Node], *, in_flow: bool) ->
     start, end, anchor = event.start_mark.index, event.end_mark.index, event.anchor
     if isinstance(event, events.AliasEvent):
         if anchor not in anchors:
-            raise text.fault(
-                start, "an alias (*) stands for nothing, for no anchor before it has its name; quote it if it is text"
-            )
+            raise text.fault(start, "an alias (*) has no anchor before it; quote it if it is text")
         return Node("alias", start, end, value=str(anchor), target=anchors[anchor])
     tag = None if event.tag is None else str(event.tag)
     if isinstance(event, events.ScalarEvent):
@@ -417,7 +415,7 @@ def _construct(text: Text, nodes: Iterable[Node]) -> list[JsonValue]:
         nonlocal left
         left -= 1
         if left < 0 or depth > MAX_DEPTH:
-            raise text.fault(node.start, "aliases stand for more than is read")
+            raise text.fault(node.start, "aliases expand to too many values")
         if node.kind == "alias" and node.target is not None:
             return construct(node.target, depth + 1)
         if node.kind == "map":
@@ -432,7 +430,7 @@ def _construct(text: Text, nodes: Iterable[Node]) -> list[JsonValue]:
 def _name_of(text: Text, key: Node) -> str:
     """Return the name that *key* is; raises :class:`~mcpd.errors.InvalidConfig` for an invalid key."""
     if key.kind != "scalar":
-        raise text.fault(key.start, "a key is not a name")
+        raise text.fault(key.start, "a key is not a string")
     return key.value
 
 
@@ -448,7 +446,7 @@ def _scalar(text: Text, node: Node) -> JsonValue:  # noqa: PLR0911 -- one for ea
         if _INT.fullmatch(value):
             return int(value, 0) if value[1:2] in {"o", "x"} else int(value)
     except ValueError:
-        raise text.fault(node.start, "a number of too many digits") from None
+        raise text.fault(node.start, "a number has too many digits") from None
     if _FLOAT.fullmatch(value):
         return float(value)
     if found := _SPECIAL.fullmatch(value):

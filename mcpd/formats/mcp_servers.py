@@ -151,7 +151,7 @@ class _Reader:
         if value is None:
             return None
         if not isinstance(arguments, list) or len(arguments) > _MOST or not all(_is_plain(word) for word in arguments):
-            raise InvalidManifest(f"{self._where}: args is not a list of texts")
+            raise InvalidManifest(f"{self._where}: args is not a list of strings")
         if not words or not all(isinstance(word, str) for word in words):
             raise InvalidManifest(f"{self._where}: {name} is neither a text nor a list of texts")
         if len(words) == 1 and not arguments and " " in words[0] and not words[0].startswith("/"):

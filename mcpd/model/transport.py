@@ -81,7 +81,7 @@ class Transport(Document):
         """Return :attr:`headers` by name. Raises :class:`~mcpd.errors.InvalidManifest` if they are not all texts."""
         found = self.headers if self.headers is not None else {}
         if not isinstance(found, dict) or not all(isinstance(text, str) for text in found.values()):
-            raise InvalidManifest(f"the headers of its {self.type} transport are not an object of texts")
+            raise InvalidManifest(f"the headers of its {self.type} transport are not an object of strings")
         return {name: str(text) for name, text in found.items()}
 
     @property

@@ -227,7 +227,7 @@ def test_what_was_shown_does_not_replace_what_was_published_meanwhile(machine: M
         "deploy", "cursor", answer="y\n", meanwhile=lambda: machine.json("publish", "cursor")
     )
     assert code == 1
-    assert "cursor/default was published meanwhile; look at the difference again" in seen
+    assert "cursor/default was published meanwhile; review the difference again" in seen
     assert not machine.cursor.exists()
     assert [*machine.json("show", "cursor")["payload"]["mcpServers"]] == ["chosen", "notes"]
 

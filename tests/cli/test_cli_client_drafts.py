@@ -282,7 +282,7 @@ def test_what_the_policy_forbids_is_refused_and_recorded(machine: Machine) -> No
     machine.json("draft", "add", "cursor", "other", "--entry", "-", stdin=json.dumps(OTHER))
     shown = machine("validate", "cursor")
     assert shown.code == 1
-    assert "policy: server 'other': the command 'other' is not among what is allowed" in shown.out
+    assert "policy: server 'other': the command 'other' is not allowed" in shown.out
     ended = machine("publish", "cursor", "--json")
     assert ended.code == 3
     assert ended.json["error"] == "policy_violation"

@@ -360,7 +360,7 @@ def test_servers_that_were_changed_since_are_taken_back_by_force_alone(machine: 
     machine.write(json.dumps({"mcpServers": {"notes": NOTES | {"command": "mine"}, "mine": MINE}}))
     text = machine.cursor.read_text()
     said = machine.refused("undo", "cursor", "--keep-edits", code=1)
-    assert "'notes': changed since the deployment, too; --force" in said
+    assert "'notes': also changed since; --force" in said
     assert machine.cursor.read_text() == text
 
 

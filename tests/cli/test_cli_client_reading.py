@@ -170,7 +170,7 @@ def test_another_key_or_none_vouches_for_nothing(machine: Machine, read_only: Ma
     for argv in ([], ["--key", str(machine.tree / "verification_key.pem")]):
         assert str(document) in machine.refused("verify", str(document), *argv, code=1)
     document.write_text("{}")
-    assert "holds no signed configuration" in machine.refused("verify", str(document), code=1)
+    assert "contains no signed configuration" in machine.refused("verify", str(document), code=1)
 
 
 def test_keys_are_made_once_renewed_and_told(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -450,7 +450,7 @@ def test_a_file_that_cannot_be_read_is_an_answer(user: User) -> None:
     user.deploy({"github": ENTRY})
     user.file().write_bytes(b"{")
     assert drift(user).status == "unreadable"
-    mended = "; repair the file first, as a deployment leaves it alone"
+    mended = "; repair the file first, as a deployment does not change it"
     assert str(user.file()) in drift(user).problem
     assert drift(user).problem.endswith(mended)
     user.file().unlink()
@@ -649,7 +649,7 @@ def test_of_two_deployments_the_second_looks_again(user: User) -> None:
     path = user.servers()
     plans = [user.deployments.plan(family(), path, {"github": ENTRY}) for _ in range(2)]
     user.deployments.apply(plans[0], ABOUT)
-    with pytest.raises(Busy, match="another deployment was faster"):
+    with pytest.raises(Busy, match="another deployment changed it"):
         user.deployments.apply(plans[1], ABOUT)
     assert len(user.deployments.history("cursor")) == 1
 
@@ -822,7 +822,7 @@ def test_an_undo_of_the_servers_alone_stops_at_a_server_that_was_changed(user: U
     user.servers()
     user.deploy({"github": ENTRY, "time": OTHER})
     user.servers(github=BY_HAND, time=OTHER)
-    with pytest.raises(InvalidConfig, match=r"'github': changed since the deployment, too"):
+    with pytest.raises(InvalidConfig, match=r"'github': also changed since"):
         user.undo(keep_edits=True)
     assert user.read() == {"github": BY_HAND, "time": OTHER}
     before = user.file().read_bytes()

@@ -109,9 +109,9 @@ def test_a_directory_and_variables_have_their_own_names() -> None:
     assert write("opencode", **RUN, env={"A": "b"})["environment"] == {"A": "b"}
     assert write("goose", **RUN, env={"A": "b"})["envs"] == {"A": "b"}
     assert "env" not in write("cursor", **RUN, env={})
-    with pytest.raises(InvalidInput, match="server 'time': cwd: Cursor IDE does not start servers in a directory"):
+    with pytest.raises(InvalidInput, match="server 'time': cwd: Cursor IDE cannot start servers in a given directory"):
         write("cursor", **RUN, cwd="/srv")
-    with pytest.raises(InvalidInput, match="server 'x': env: Some client sets no variables"):
+    with pytest.raises(InvalidInput, match="server 'x': env: Some client cannot set variables"):
         to_client(some(stdio={"env": ""}), {"x": {**RUN, "env": {"A": "b"}}})
 
 
@@ -121,7 +121,7 @@ def test_headers_have_their_own_place() -> None:
     assert write("codex", **URL, headers=headers)["http_headers"] == headers
     assert write("cursor", **URL, headers=headers)["headers"] == headers
     assert "headers" not in write("vscode", **URL, headers={})
-    with pytest.raises(InvalidInput, match="server 'x': headers: Some client sends none"):
+    with pytest.raises(InvalidInput, match="server 'x': headers: Some client cannot send headers"):
         to_client(some(http={"headers": ""}), {"x": {**URL, "headers": headers}})
 
 
@@ -191,19 +191,19 @@ def test_a_text_that_only_looks_like_a_placeholder_is_not_read_as_one() -> None:
         ({"command": ""}, "command: not a text"),
         ({"command": None}, "command: not a text"),
         ({"command": ["a"]}, "command: not a text"),
-        ({"command": "a", "args": "b"}, "args: not a list of texts"),
-        ({"command": "a", "args": [1]}, "args: not a list of texts"),
-        ({"command": "a", "args": None}, "args: not a list of texts"),
-        ({"command": "a", "env": ["A=b"]}, "env: not an object of texts"),
-        ({"command": "a", "env": {"A": 1}}, "env: not an object of texts"),
+        ({"command": "a", "args": "b"}, "args: not a list of strings"),
+        ({"command": "a", "args": [1]}, "args: not a list of strings"),
+        ({"command": "a", "args": None}, "args: not a list of strings"),
+        ({"command": "a", "env": ["A=b"]}, "env: not an object of strings"),
+        ({"command": "a", "env": {"A": 1}}, "env: not an object of strings"),
         ({"command": "a", "cwd": 5}, "cwd: not a text"),
-        ({"command": "a", "timeout": 5}, "timeout: there is no such field"),
-        ({"command": "a", "type": "http"}, 'type: the type of an entry with a command is "stdio"'),
-        ({"url": "http://x", "type": "stdio"}, 'is "http" or "sse"'),
-        ({"url": "http://x", "type": ["http"]}, 'is "http" or "sse"'),
+        ({"command": "a", "timeout": 5}, "timeout: unknown field"),
+        ({"command": "a", "type": "http"}, 'type: the type of an entry with a command must be "stdio"'),
+        ({"url": "http://x", "type": "stdio"}, 'must be "http" or "sse"'),
+        ({"url": "http://x", "type": ["http"]}, 'must be "http" or "sse"'),
         ({"url": 1}, "url: not a text"),
-        ({"url": "http://x", "headers": {"A": None}}, "headers: not an object of texts"),
-        ({"url": "http://x", "args": []}, "args: there is no such field"),
+        ({"url": "http://x", "headers": {"A": None}}, "headers: not an object of strings"),
+        ({"url": "http://x", "args": []}, "args: unknown field"),
     ],
 )
 def test_what_is_no_entry_of_a_payload_is_refused(entry: Any, said: str) -> None:
@@ -388,7 +388,7 @@ def test_whatever_a_file_holds_is_read_or_skipped(family: Family, data: st.DataO
         written = to_client(family, found)
     except InvalidInput as error:
         told = error.message
-        assert "there is no such field" not in told
+        assert "unknown field" not in told
         return
     assert from_client(family, written) == found
 

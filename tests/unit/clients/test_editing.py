@@ -361,8 +361,8 @@ def test_lists_hold_servers_with_names() -> None:
     [
         ("[]", "f:1: the document is not an object"),
         ('{"s": []}', "f:1: s is not an object"),
-        ('{\n"s": {},\n"s": {}}', "f:3: s is there twice"),
-        ('{"s": {\n"a": 1,\n"\\u0061": 2}}', "f:3: two servers are called a"),
+        ('{\n"s": {},\n"s": {}}', "f:3: s occurs twice"),
+        ('{"s": {\n"a": 1,\n"\\u0061": 2}}', "f:3: two servers are named a"),
         ('{"s": {"a": 1,, "b": 2}}', "f:1: not JSON"),
         ('{"s": [,]}', "f:1: not JSON"),
         ("{,}", "f:1: not JSON"),

@@ -172,7 +172,7 @@ def test_a_directory_of_too_many_files_is_left_out(tmp_path: Path) -> None:
         (tmp_path / f"high/c{number}.toml").touch()
     families = Families([tmp_path / "low", tmp_path / "high"])
     assert ids(families) == ["zed"]
-    assert families.problems == [f"{tmp_path}/high: more than {MAX_FILES} files, so none of them is used"]
+    assert families.problems == [f"{tmp_path}/high: more than {MAX_FILES} files; none of them is used"]
 
 
 def test_changes_are_seen(tmp_path: Path) -> None:
@@ -282,11 +282,11 @@ def test_a_family_has_usual_defaults() -> None:
         ({"detect": {"directories": ["{nothing}/x"]}}, "{nothing} is not one of"),
         ({"limitations": {"max_servers": 0}}, "limitations.max_servers:"),
         ({"limitations": {"max_servers": "many"}}, "limitations.max_servers:"),
-        ({"stdio": {"cwd": "command"}}, "stdio: the field 'command' is given two meanings"),
-        ({"stdio": {"marks": {"env": ["x"]}}}, "stdio: the field 'env' is given two meanings"),
+        ({"stdio": {"cwd": "command"}}, "stdio: the field 'command' has two meanings"),
+        ({"stdio": {"marks": {"env": ["x"]}}}, "stdio: the field 'env' has two meanings"),
         ({"stdio": {"marks": {"type": []}}}, "stdio.marks.type:"),
-        ({"stdio": {"constants": {"args": 1}}}, "stdio: the field 'args' is given two meanings"),
-        ({"http": {"headers_in": "url"}}, "http: the field 'url' is given two meanings"),
+        ({"stdio": {"constants": {"args": 1}}}, "stdio: the field 'args' has two meanings"),
+        ({"http": {"headers_in": "url"}}, "http: the field 'url' has two meanings"),
         ({"expansion": {"prefix": "", "fields": ["env"]}}, "expansion.prefix:"),
         ({"expansion": {"prefix": "$", "fields": []}}, "expansion.fields:"),
         ({"expansion": {"prefix": "$", "fields": ["command"]}}, "expansion.fields.0:"),

@@ -83,7 +83,7 @@ def test_symlinks_in_a_circle_are_no_end(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["", "/", "..", "x/..", "a\0b", "\udcff"], ids=ascii)
 def test_what_is_no_name_of_a_file_is_refused(name: str) -> None:
-    with pytest.raises(InvalidArgument, match="is not the name of a file"):
+    with pytest.raises(InvalidArgument, match="is not a valid file name"):
         real_place(Path(name))
 
 
@@ -228,7 +228,7 @@ def test_a_file_that_may_not_be_read_says_so(file: Path) -> None:
 
 @pytest.mark.parametrize("name", ["", "..", "a\0b"], ids=["empty", "parent", "nul"])
 def test_what_is_no_file_name_is_refused(tmp_path: Path, name: str) -> None:
-    with pytest.raises(InvalidArgument, match="not the name of a file"):
+    with pytest.raises(InvalidArgument, match="not a valid file name"):
         snapshot(tmp_path.__class__(name))
 
 
@@ -271,8 +271,8 @@ def test_a_group_that_one_is_not_in_is_refused_with_the_way_out(file: Path) -> N
         replace(snapshot(file), b"new")
     own = grp.getgrgid(os.getegid()).gr_name
     assert caught.value.message == (
-        f"{file}: belongs to the group 4321, which you are not in and so cannot give a new file to;"
-        f" 'chgrp {own} {file}' gives it to your own group"
+        f"{file}: belongs to the group 4321, which you are not a member of, so the new file cannot get it;"
+        f" 'chgrp {own} {file}' gives the file to your own group"
     )
     assert (file.read_bytes(), file.stat().st_gid) == (b"old", 4321)
     assert strays(file.parent) == []
@@ -398,7 +398,7 @@ def test_what_is_written_at_the_last_moment_stays(
     file: Path, interrupted: Callable[..., None], write: Callable[[Path], None], new: bytes | None
 ) -> None:
     interrupted(write)
-    with pytest.raises(Busy, match="is left alone"):
+    with pytest.raises(Busy, match="was not replaced"):
         replace(snapshot(file), new)
     assert file.read_bytes() == b"theirs"
     assert strays(file.parent) == []
@@ -460,7 +460,7 @@ def test_what_cannot_be_put_back_is_named(file: Path, new: bytes | None, monkeyp
         return real(*args)
 
     monkeypatch.setattr(files, "rename_with", rename)
-    with pytest.raises(McpdError, match=r"cannot be put back \(Input/output error\).* kept as .*~tmp") as caught:
+    with pytest.raises(McpdError, match=r"cannot be restored \(Input/output error\).* kept as .*~tmp") as caught:
         replace(snapshot(file), new)
     (stray,) = strays(file.parent)
     assert stray in caught.value.message

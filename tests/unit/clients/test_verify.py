@@ -112,8 +112,8 @@ ZEROS = base64.b64encode(bytes(64)).decode()
         (_set("payload", "mcpServers", "new", to={}), "the id is wrong"),
         (_set("artifact_id", to="0" * 64), "the id is wrong"),
         (_set("artifact_id", to="A" * 64), "artifact_id"),
-        (_set("signature", to=ZEROS), ": the signature does not hold"),
-        (_set("signature", to=""), ": the signature does not hold: it is missing"),
+        (_set("signature", to=ZEROS), ": the signature is not valid"),
+        (_set("signature", to=""), ": the signature is not valid: it is missing"),
         (_set("signature", to="not Base64"), "not Base64"),
         (_set("signature", to="é" * 88), "not Base64"),
         (_set("signature", to=5), "signature"),
@@ -209,7 +209,7 @@ def test_what_is_checked_is_what_every_reader_sees(one: Site) -> None:
         f'{{"payload": {evil}, {good[1:]}',
         good.replace('"command"', '"command": "evil", "command"', 1),
     ):
-        with pytest.raises(SignatureError, match="there twice"):
+        with pytest.raises(SignatureError, match="occurs twice"):
             verify_document(data.encode(), "x", trusted(one))
     for wrapped in (
         {"payload": payload_of("evil"), "structuredContent": document(one)},
@@ -234,9 +234,9 @@ EVIL = payload_of("evil")["mcpServers"]
         (lambda doc: {"structuredContent": doc, "_meta": {"mcpServers": EVIL}}, "_meta"),
         (lambda doc: {"structuredContent": doc, "isError": True}, "isError"),
         (lambda doc: {"structuredContent": doc, "content": [{"type": "text", "text": "evil"}]}, "not JSON"),
-        (lambda doc: {"structuredContent": doc, "content": [_text(EVIL)]}, "'content' says something else"),
-        (lambda doc: {"structuredContent": doc, "content": [_text(doc), _text(EVIL)]}, "'content' says something else"),
-        (lambda doc: {"structuredContent": doc, "content": [_text({**doc, "mcpServers": EVIL})]}, "'content' says"),
+        (lambda doc: {"structuredContent": doc, "content": [_text(EVIL)]}, "'content' differs"),
+        (lambda doc: {"structuredContent": doc, "content": [_text(doc), _text(EVIL)]}, "'content' differs"),
+        (lambda doc: {"structuredContent": doc, "content": [_text({**doc, "mcpServers": EVIL})]}, "'content' differs"),
         (lambda doc: {"structuredContent": doc, "content": [{**_text(doc), "x": EVIL}]}, r"'content\.0\.x' is not"),
         (lambda doc: {"structuredContent": doc, "content": [{"type": "image", "data": ""}]}, r"content\.0"),
         (lambda doc: {"structuredContent": {"structuredContent": doc}}, "no signed configuration"),
@@ -272,7 +272,7 @@ def test_somebody_elses_key_vouches_for_nothing(one: Site, tmp_path: Path) -> No
         verify_document(data, "x", other.keys)
     with pytest.raises(SignatureError, match=id_of_key(public)):
         verify_document(data, "x", public)
-    with pytest.raises(SignatureError, match="signature does not hold"):
+    with pytest.raises(SignatureError, match="signature is not valid"):
         verify_document(data, "x", {str(one.keys.current()): public})
 
 
