@@ -51,7 +51,7 @@ def write_atomic(path: Path, data: bytes, mode: int = 0o644) -> None:
 
 
 class Staged:
-    """A file or symlink written beside its place and put there by :meth:`commit`, which needs no more space.
+    """A file or symlink written under a temporary name; :meth:`commit` renames it, which needs no more space.
 
     Several are staged first and committed afterwards, so that a full disk stops a change before its first step. Leaving
     the ``with`` block removes what was not committed.
@@ -267,7 +267,7 @@ def _remove_directories(parent: int, name: str) -> None:
                 child, identity = above.pop()
                 current = _step(current, "..")
                 if _identity(current) != identity:
-                    raise OSError(errno.ESTALE, "was moved while it was removed", child)
+                    raise OSError(errno.ESTALE, "was moved while it was being removed", child)
                 with suppress(FileNotFoundError):
                     os.rmdir(child, dir_fd=current)
     finally:
@@ -336,7 +336,7 @@ class WriteLock:
     def hold(self) -> Iterator[None]:
         """Hold the lock; raises :class:`~mcpd.errors.Busy` if another holder keeps it too long."""
         if not self._thread.acquire(timeout=self._wait):
-            raise Busy(f"{self._path.parent}: another change is going on; try again when it has finished")
+            raise Busy(f"{self._path.parent}: another change is in progress; try again when it has finished")
         try:
             if self._depth:
                 yield from self._entered()

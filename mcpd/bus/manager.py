@@ -537,7 +537,7 @@ class Manager:
     def approve(self, call: Call, generation: int | None, server_id: str, options: Options) -> str:
         """Activate a pending update, or drop it."""
         if generation is None:
-            raise NotFound(f"no update of {text(server_id)} waits for approval")
+            raise NotFound(f"{text(server_id)} has no pending update")
         drop = option(options, "drop", bool, default=False)
         return _path(self.core.installer.approve(server_id, call.uid, generation=generation, drop=drop))
 

@@ -53,7 +53,7 @@ def without_uv(command: Command, where: str) -> tuple[Command, str]:
         raise InvalidManifest(f"{where}: only 'uv run' is supported; install the package itself")
     words, second = _without_options(words[1:], where)
     if not words:
-        raise InvalidManifest(f"{where}: uv run does not say what to start")
+        raise InvalidManifest(f"{where}: uv run names no program to start")
     program, *arguments = words
     if program in _MODULE:
         found = Command("python3", ("-m", *arguments))
@@ -108,7 +108,7 @@ def _packaged(index: PackageIndex, words: Sequence[str], where: str) -> Packaged
         source = _git_source(spec.removeprefix("git+"))
         if rest and not has_program:
             raise InvalidManifest(
-                f"{where}: the command does not say which program of the repository gets the arguments; write it as"
+                f"{where}: the command does not name the program of the repository that gets the arguments; write it as"
                 f" {index.runner} --from REPOSITORY PROGRAM ARGUMENTS"
             )
         has_program = True
@@ -214,10 +214,12 @@ def local_command(command: Command, cwd: str, where: str) -> Local:
     if script.startswith("/"):
         roots.append(_project(PurePosixPath(script).parent))
     elif not roots and (script or program.startswith(".") or _INTERPRETER.fullmatch(program)):
-        raise InvalidManifest(f"{where}: the command does not say in which directory its program lies; {_ADVICE}")
+        raise InvalidManifest(f"{where}: the command does not name the directory of its program; {_ADVICE}")
     if not roots:
         if not program.startswith("/"):
-            raise InvalidManifest(f"{where}: where {printable(program)!r} lies depends on the client's PATH; {_ADVICE}")
+            raise InvalidManifest(
+                f"{where}: the location of {printable(program)!r} depends on the client's PATH; {_ADVICE}"
+            )
         return Local(None, Command(program, command.arguments))
     root = _common(roots, where)
     arguments = tuple(_relative(argument, root) for argument in command.arguments)
@@ -256,7 +258,7 @@ def _program(command: Command, where: str) -> tuple[str, list[PurePosixPath]]:
     if _lies_in(path, (*_IN_SANDBOX, *_SYSTEM_OWNED)):
         return command.program, []
     if path.parent.name in {"bin", "sbin"}:
-        raise InvalidManifest(f"{where}: {printable(str(path.parent))!r} holds programs of all kinds; {_ADVICE}")
+        raise InvalidManifest(f"{where}: {printable(str(path.parent))!r} contains unrelated programs; {_ADVICE}")
     return command.program, [path.parent]
 
 
@@ -281,9 +283,9 @@ def _project(directory: PurePosixPath) -> PurePosixPath:
 def _common(roots: Sequence[PurePosixPath], where: str) -> PurePosixPath:
     top = min(roots, key=lambda path: len(path.parts))
     if ".." in top.parts or not all(path.is_relative_to(top) for path in roots):
-        raise InvalidManifest(f"{where}: its files do not lie in one directory; {_ADVICE}")
+        raise InvalidManifest(f"{where}: its files are not in one directory; {_ADVICE}")
     if _is_too_broad(top):
-        raise InvalidManifest(f"{where}: {printable(str(top))!r} holds more than the server; {_ADVICE}")
+        raise InvalidManifest(f"{where}: {printable(str(top))!r} contains more than the server; {_ADVICE}")
     return top
 
 

@@ -118,7 +118,7 @@ class _Reader:
         if value is None or isinstance(value, (dict, list)):
             return ""
         if not isinstance(value, str):
-            raise InvalidManifest(f"{self._where}: {name} is not a text")
+            raise InvalidManifest(f"{self._where}: {name} is not a string")
         return value
 
     def texts(self, *names: str) -> dict[str, str]:
@@ -126,7 +126,7 @@ class _Reader:
         if value is None:
             return {}
         if not isinstance(value, dict) or any(isinstance(each, (dict, list)) for each in value.values()):
-            raise InvalidManifest(f"{self._where}: {name} is not a map of texts")
+            raise InvalidManifest(f"{self._where}: {name} is not a map of strings")
         if len(value) > _MOST:
             raise InvalidManifest(f"{self._where}: {name} has more than {_MOST} members")
         return {key: scalar_text(each) for key, each in value.items() if each is not None}
@@ -153,7 +153,7 @@ class _Reader:
         if not isinstance(arguments, list) or len(arguments) > _MOST or not all(_is_plain(word) for word in arguments):
             raise InvalidManifest(f"{self._where}: args is not a list of strings")
         if not words or not all(isinstance(word, str) for word in words):
-            raise InvalidManifest(f"{self._where}: {name} is neither a text nor a list of texts")
+            raise InvalidManifest(f"{self._where}: {name} is neither a string nor a list of strings")
         if len(words) == 1 and not arguments and " " in words[0] and not words[0].startswith("/"):
             words = self._split(words[0])
         whole = _without_windows([*words, *(scalar_text(word) for word in arguments)])
@@ -280,8 +280,8 @@ class Values:
             if place == "command" or place.startswith("args["):
                 shown = "an argument" if place.startswith("args[") else "its command"
                 raise InvalidManifest(
-                    f"{self.where}: {shown} holds a secret ({why}), which every user of the machine could read; put it"
-                    " into a variable under env, if the server supports that"
+                    f"{self.where}: {shown} contains a secret ({why}), which every user of the machine could read; put"
+                    " it into a variable under env, if the server supports that"
                 )
 
     def _environment(self, name: str, text: str, *, secret: bool) -> None:
@@ -478,7 +478,7 @@ def _read(name: str, raw: object, where: str) -> ClientEntry:
         check_json({name: raw})
     except ValueError:
         # The original message quotes the text, which may be a credential.
-        raise InvalidManifest(f"{where}: holds NUL or half a surrogate pair, or is nested too deeply") from None
+        raise InvalidManifest(f"{where}: contains NUL or half a surrogate pair, or is nested too deeply") from None
     return ClientEntry.parse(raw, where)
 
 
@@ -571,7 +571,7 @@ def _program(
         local = local_command(command, entry.cwd, where)
         source, command = local.source, local.command
     if entry.cwd and (source is None or source["type"] != "local"):
-        note("its working directory is not kept: mcpd starts it in the directory it is installed in")
+        note("its working directory is ignored: mcpd starts it in its installation directory")
     named = [*(command.arguments if command else ()), *found.env.values()]
     if command is not None and command.program.startswith(NIX_STORE):
         named.append(command.program)

@@ -271,7 +271,7 @@ class _Values:
             )
         if ".." in PurePosixPath(made).parts:
             raise InvalidManifest(
-                f"{self._origin}: server.mcp_config.command: {printable(text)!r} is outside of the bundle"
+                f"{self._origin}: server.mcp_config.command: {printable(text)!r} is outside the bundle"
             )
         return made
 

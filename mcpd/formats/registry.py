@@ -296,7 +296,9 @@ def _items(servers: memoryview, origin: str) -> Iterator[Item]:
         if data[0] not in b"{":
             stray += 1
             if stray > _MAX_STRAY:
-                raise InvalidManifest(f"{origin}: not a registry: more than {_MAX_STRAY} of its entries are no objects")
+                raise InvalidManifest(
+                    f"{origin}: not a registry: more than {_MAX_STRAY} of its entries are not objects"
+                )
         elif not key and len(data) <= MAX_ENTRY and _superseded(_item_metadata(data)):
             continue
         yield Item(_label(key if is_map else number), data, key)

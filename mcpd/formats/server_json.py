@@ -321,7 +321,7 @@ class Inputs:
     def _refuse_placeholders(self, text: str, own: Collection[str] = ()) -> None:
         """Record a fault if *text* has placeholders for keys not in *own*, which the author means literally."""
         if keys := [key for key in placeholders(text) if key not in own]:
-            self.faults.append(f"it holds {{config.{keys[0][:100]}}}, which mcpd would replace by a value of the user")
+            self.faults.append(f"it contains {{config.{keys[0][:100]}}}, which mcpd would replace")
 
     def _property(
         self,
@@ -449,7 +449,7 @@ def _bundle(package: Package) -> PackagePlan:
     digest = (package.file_sha256 or "").lower()
     source = {"type": "mcpb", "url": package.identifier, "sha256": digest, "version": package.version}
     if not _SHA256.fullmatch(digest):
-        return PackagePlan(_known(source | {"sha256": ""}), obstacle="its bundle has no fileSha256 to check it by")
+        return PackagePlan(_known(source | {"sha256": ""}), obstacle="its bundle has no fileSha256 to verify it with")
     plan = PackagePlan(_known(source))
     if not package.identifier.lower().startswith(("https://", "http://", "file:///")):
         plan.obstacle = f"its bundle is not at a URL: {printable(package.identifier)!r}"

@@ -144,7 +144,7 @@ class Activation:
         """Return the pending generation; raise :class:`~mcpd.errors.NotFound` if *number* is another one."""
         held = await in_thread(self._store.held, server_id)
         if held is None or number not in (None, held):
-            raise NotFound(f"no such update of {server_id} waits for approval; see 'mcpctl history {server_id}'")
+            raise NotFound(f"{server_id} has no such pending update; see 'mcpctl history {server_id}'")
         return held
 
     async def _settle(self, server_id: str) -> None:
@@ -171,8 +171,8 @@ class Activation:
         """Raise :class:`~mcpd.errors.NeedsApproval` if the tools differ from those shown for approval."""
         if needs_approval(compare(self._store.generation_tools(server_id, held) or [], health.tools)):
             raise NeedsApproval(
-                f"{server_id} lists other tools than those that were shown, and was not put into use;"
-                f" 'mcpctl install --reinstall {server_id}' makes it anew, to be looked at again"
+                f"{server_id} lists different tools than those shown for approval, and was not activated;"
+                f" run 'mcpctl install --reinstall {server_id}' to review it again"
             )
 
     def _compare(self, known: int | None, generation: Generation, manifest: Manifest, health: Health) -> None:
@@ -193,8 +193,8 @@ class Activation:
         named = ", ".join(f"{change.tool} ({change.change})" for change in changes[:5])
         more = f" and {len(changes) - 5} more" if len(changes) > 5 else ""
         raise NeedsApproval(
-            f"{manifest.id} {manifest.version} is installed but not used yet, for it changes tools: {named}{more}."
-            f" 'mcpctl approve {manifest.id}' shows how, and puts it into use"
+            f"{manifest.id} {manifest.version} is installed but not active, because it changes tools: {named}{more}."
+            f" 'mcpctl approve {manifest.id}' shows the changes and activates it"
         )
 
     def _previous_state(self, server_id: str) -> _PreviousState:

@@ -69,7 +69,7 @@ def pending_update(store: Store, server_id: str) -> PendingUpdate:
     """
     server, held = store.get(server_id), store.held(server_id)
     if held is None:
-        raise NotFound(f"no update of {server_id} waits for approval")
+        raise NotFound(f"{server_id} has no pending update")
     changes = compare(store.tools(server_id) or [], store.generation_tools(server_id, held) or [])
     return PendingUpdate(server, held, changes)
 

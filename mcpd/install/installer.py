@@ -148,7 +148,7 @@ class Installer:
                 f"{fault}: the registry lists this file under another id; use the option 'unverified' to install it"
                 " like any other file"
             )
-        raise NotAuthorized(f"{fault} any more; try again to authorize an unsigned one")
+        raise NotAuthorized(f"{fault} any more; try again to authorize it as unsigned")
 
     def install_bundle(self, bundle: Bundle, options: InstallOptions, owner_uid: int, signer: str = "") -> Job:
         """Install a user-supplied MCP bundle that *signer* covers; the job removes the file when it ends.
@@ -178,7 +178,7 @@ class Installer:
         """
         wanted = list(dict.fromkeys(server_ids))
         if options.version and len(wanted) != 1:
-            raise InvalidArgument(f"version {options.version!r} is that of one server; name it, and no other")
+            raise InvalidArgument(f"version {options.version!r} applies to a single server; name exactly one")
 
         def find() -> list[CatalogEntry]:
             servers = {server_id: self._own(server_id) for server_id in wanted}
@@ -395,10 +395,10 @@ class Installer:
         if is_different_server(manifest, entry, registry):
             known = _origin_text(manifest) if registry or recorded_registry(manifest) else "from another source"
             new = f"what {registry} offers" if registry else "this"
-            raise AlreadyInstalled(f"{entry.id} is installed already, {known}; to replace it by {new}, {REINSTALL}")
+            raise AlreadyInstalled(f"{entry.id} is already installed, {known}; to replace it by {new}, {REINSTALL}")
         if not installed.problem and is_same_version(manifest, entry, options.version):
             named = " ".join(filter(None, (entry.id, manifest.version)))
-            raise AlreadyInstalled(f"{named} is installed already; to install it again, {REINSTALL}")
+            raise AlreadyInstalled(f"{named} is already installed; to install it again, {REINSTALL}")
         if registry and not options.version and is_older(entry, manifest):
             raise AlreadyInstalled(
                 f"{entry.id} {manifest.version} is installed, which is newer than the {entry.version} of {registry};"
@@ -419,11 +419,11 @@ class Installer:
         server = self._store.get(check_id(server_id))
         if server.script is not None:
             raise ReadOnly(
-                f"{server_id} is a script server: its script ('mcpctl script remove {server_id}') or its entry in the"
-                " mcps map is all there is of it"
+                f"{server_id} is a script server; remove its script ('mcpctl script remove {server_id}') or its"
+                " entry in the mcps map instead"
             )
         if not server.writable:
-            raise ReadOnly(f"{server_id} belongs to the {server.layer} layer and is not changed by this instance")
+            raise ReadOnly(f"{server_id} belongs to the {server.layer} layer and cannot be changed by this instance")
         return server
 
 

@@ -328,7 +328,7 @@ class Job:
 
     def _check_open(self) -> None:
         if self.state.finished or self.state is JobState.ACTIVATING:
-            raise InvalidArgument(f"job {self.number} is {self.state} and takes no values any more")
+            raise InvalidArgument(f"job {self.number} is {self.state} and no longer accepts values")
 
     async def _main(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Run *work* and set the final state by its result; unexpected exceptions are logged here."""

@@ -80,7 +80,7 @@ def _seal(item: TreeItem) -> int:
         return 0
     if not stat.S_ISREG(mode):
         what = readable(item.relative)
-        raise InvalidManifest(f"the package holds {what}, which is neither a file, a directory nor a link")
+        raise InvalidManifest(f"the package contains {what}, which is neither a file, a directory nor a link")
     os.chmod(item.name, 0o755 if mode & 0o111 else 0o644, dir_fd=item.parent)
     return item.status.st_size
 
@@ -89,7 +89,7 @@ def _check_link(relative: str, points_at: str) -> None:
     interpreter = relative.startswith(f"{VENV}/bin/") and _INTERPRETER.fullmatch(points_at)
     if leads_outside(relative, points_at) and not interpreter:
         raise InvalidManifest(
-            f"the package holds the link {readable(relative)}, which leads outside, to {readable(points_at)}"
+            f"the package contains the link {readable(relative)}, which leads outside, to {readable(points_at)}"
         )
 
 
@@ -122,7 +122,7 @@ def _script(entry: Entry, outcome: Outcome) -> str:
     if len(outcome.scripts) == 1 or same:
         return (same or list(outcome.scripts))[0]
     found = f"it brings {', '.join(outcome.scripts)}" if outcome.scripts else "it brings no command"
-    raise InvalidManifest(f"{entry.id} has no transports and its package does not tell how to start it: {found}")
+    raise InvalidManifest(f"{entry.id} has no transports, and its package does not define how to start it: {found}")
 
 
 def _index(entry: Entry) -> PackageIndex | None:
@@ -149,7 +149,7 @@ def _check(entry: Entry, transport: Transport, root: Path) -> None:
     script = _script_argument(command, transport.args)
     if script and not _inside(root, script):
         raise InvalidManifest(
-            f"{entry.id}: {script[:200]!r}, which {command} should run, is not there{_needs_build(root)}"
+            f"{entry.id}: {script[:200]!r}, which {command} should run, does not exist{_needs_build(root)}"
         )
 
 

@@ -49,7 +49,7 @@ def unverified(entry: Entry, *, vouched: bool, given: bool) -> Iterator[Need]:
     source = entry.source
     if source is not None and source.is_file and not vouched:
         where = entry.id if given else strip_credentials(source.url).rpartition("/")[2] or entry.id
-        yield Need("unverified", where, "nobody vouches for this file: no trusted key signed its hash")
+        yield Need("unverified", where, "not verified: no trusted key signed the hash of this file")
 
 
 def required_consent(
@@ -116,8 +116,8 @@ def _address_change(
         yield Need(
             "remote",
             ", ".join(_origins(manifest.remote.address, config.merge(manifest, [shown]))),
-            description="will get what clients ask and the values that are kept from before; where those went until now"
-            " cannot be told",
+            description="receives the requests of clients and the values kept from an earlier installation;"
+            " their previous destination is unknown",
         )
         return
     now = _origins(manifest.remote.address, config.merge(manifest, [before.config]))
@@ -127,7 +127,7 @@ def _address_change(
     if now != then:
         past = f"until now it is {', '.join(then)}" if then else "until now the server runs on this machine"
         yield Need(
-            "remote", ", ".join(now), description=f"will get what clients ask and the values that are set; {past}"
+            "remote", ", ".join(now), description=f"receives the requests of clients and the configured values; {past}"
         )
 
 
@@ -310,7 +310,7 @@ def make_plan(
     _check(entry, manifest, guard, scope, "" if is_user_supplied else registry)
     installed, held = _installed(store, entry.id)
     if not options.check and (manifest.remote is None or installed is not None):
-        raise InvalidArgument(f"{entry.id}: only the first installation of a remote server goes without a check")
+        raise InvalidArgument(f"{entry.id}: the check can be skipped only at the first installation of a remote server")
     answers = Answers(manifest, held)
     if describes_itself(entry):
         options = replace(options, config={})  # the properties are not known yet

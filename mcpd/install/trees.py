@@ -131,13 +131,13 @@ def walk(root: int, origin: str, excluded: Collection[str] = ()) -> Generator[Tr
                 continue
             count += 1
             if count > MAX_ENTRIES:
-                raise InvalidManifest(f"{origin} holds more than {MAX_ENTRIES:,} files and directories")
+                raise InvalidManifest(f"{origin} contains more than {MAX_ENTRIES:,} files and directories")
             relative = f"{above}/{name}" if above else name
             status = os.stat(name, dir_fd=opened[-1], follow_symlinks=False)
             yield TreeItem(opened[-1], name, relative, status)
             if stat.S_ISDIR(status.st_mode):
                 if len(opened) > MAX_DEPTH:
-                    raise InvalidManifest(f"{origin} holds more than {MAX_DEPTH} directories in each other")
+                    raise InvalidManifest(f"{origin} contains more than {MAX_DEPTH} nested directories")
                 flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
                 opened.append(os.open(name, flags, dir_fd=opened[-1]))
                 waiting.append((relative, iter(_names(opened[-1], excluded))))
@@ -213,9 +213,7 @@ def tree_bytes(source: Pinned, excluded: Collection[str] = EXCLUDED) -> int:
 
 def _check_size(source: Path, total: int) -> None:
     if total > MAX_BYTES:
-        raise InvalidManifest(
-            f"{source} is larger than {MAX_BYTES / 1024**3:g} GiB; a server is installed without data"
-        )
+        raise InvalidManifest(f"{source} is larger than {MAX_BYTES / 1024**3:g} GiB; keep data elsewhere")
 
 
 class _Copy:

@@ -298,7 +298,7 @@ def _twice(name: str) -> Refused:
 
 
 def _too_many() -> Refused:
-    return Refused(f"it holds more than {MAX_MEMBERS:,} files and directories")
+    return Refused(f"it contains more than {MAX_MEMBERS:,} files and directories")
 
 
 def _too_large(limit: int) -> Refused:

@@ -60,7 +60,7 @@ def record(root: Path, manifest: Manifest | None = None) -> None:
                 total += size or 0
         (root / LIST).chmod(0o644)
     except OSError as error:
-        raise from_oserror(error, f"recording what {root} holds") from error
+        raise from_oserror(error, f"recording the files in {root}") from error
     stable = _manifest_digest(manifest.to_json()) if manifest is not None else ""
     record_tree(root, sha256=digest.hexdigest(), files=files, size=total, manifest=stable)
 

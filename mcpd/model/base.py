@@ -221,7 +221,7 @@ def check_json(value: object) -> None:
 
 def _check_text(text: str) -> None:
     if "\0" in text or any("\ud800" <= character <= "\udfff" for character in text):
-        raise ValueError(f"{text[:40]!a} holds a character that cannot be written (NUL or half a surrogate pair)")
+        raise ValueError(f"{text[:40]!a} contains a character that cannot be written (NUL or half a surrogate pair)")
 
 
 def check_id(value: str) -> str:

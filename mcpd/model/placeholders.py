@@ -35,7 +35,7 @@ def expand(text: str, values: Mapping[str, JsonValue]) -> list[str]:
             given = [found[2]] if given and value is not False else []
         total *= len(given)
         if total > MAX_ELEMENTS:
-            raise InvalidManifest(f"{text[:200]!r} expands to more than {MAX_ELEMENTS} texts")
+            raise InvalidManifest(f"{text[:200]!r} expands to more than {MAX_ELEMENTS} values")
         parts += ([text[end : found.start()]], given)
         end = found.end()
     return ["".join(filled) for filled in product(*parts, [text[end:]])]

@@ -148,7 +148,7 @@ def check_value(found: ConfigProperty, value: JsonValue, server_id: str) -> Json
     try:
         check_json(value)
     except ValueError:
-        raise InvalidConfig(f"{where} cannot hold NUL characters, broken Unicode, NaN or deep nesting") from None
+        raise InvalidConfig(f"{where} cannot contain NUL characters, broken Unicode, NaN or deep nesting") from None
     if len(json.dumps(value)) > MAX_VALUE:
         raise InvalidConfig(f"{where} is larger than {MAX_VALUE // 1024} KiB")
     if isinstance(found.type, ValueType):

@@ -223,7 +223,7 @@ class Tree:
             sync_directory(path.parent)
         except OSError as error:
             self.finish(server_id, number)
-            raise from_oserror(error, f"making a generation of {server_id}") from error
+            raise from_oserror(error, f"creating a generation of {server_id}") from error
         return Generation(server_id, number, path)
 
     def publish(self, server_id: str, number: int) -> None:
@@ -264,7 +264,7 @@ class Tree:
         try:
             self._builds.begin(server_id, number)
         except OSError as error:
-            raise from_oserror(error, f"trying generation {number} of {server_id}") from error
+            raise from_oserror(error, f"starting the trial of generation {number} of {server_id}") from error
         self.begin_trial(server_id)
 
     def pass_trial(self, server_id: str) -> None:
@@ -383,7 +383,9 @@ class Tree:
             return older[-1]
         if number not in kept:
             if number == self.held(server_id):
-                raise NotFound(f"{server_id}: generation {number} waits for approval; use 'mcpctl approve {server_id}'")
+                raise NotFound(
+                    f"{server_id}: generation {number} is pending approval; use 'mcpctl approve {server_id}'"
+                )
             listed = ", ".join(map(str, kept)) or "none"
             raise NotFound(f"{server_id}: no generation {number} to go back to; kept are: {listed}")
         return number

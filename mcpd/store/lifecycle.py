@@ -128,9 +128,9 @@ class Lifecycle:
         _check_manifest(generation, manifest)
         server_id, number = generation.server_id, generation.number
         if self._tree.active(server_id) == number:
-            raise InvalidArgument(f"{server_id}: generation {number} is in use, so it cannot wait for approval")
+            raise InvalidArgument(f"{server_id}: generation {number} is active, so it cannot become a pending update")
         if not os.path.lexists(self._tree.installed / server_id):
-            raise NotFound(f"{server_id} is not installed here, so no update of it can wait for approval")
+            raise NotFound(f"{server_id} is not installed here, so it cannot have a pending update")
         shown, exposed = config.split(manifest, manifest.config)
         kept = self._view.secrets.read(server_id)
         if new := exposed.keys() - kept.keys():
@@ -148,7 +148,7 @@ class Lifecycle:
         """Make the pending update *number* the active generation, on trial, with the current configuration."""
         held = self._tree.held(check_id(server_id))
         if held is None:
-            raise NotFound(f"{server_id}: no update waits for approval")
+            raise NotFound(f"{server_id} has no pending update")
         if number != held:
             raise different_update_waits(server_id, held, number)
         document, manifest = self.read(server_id, held)
@@ -212,7 +212,7 @@ class Lifecycle:
     ) -> None:
         """Make *number* the active generation; *given* values override those set before, *unset* ones fill gaps.
 
-        Everything is first written beside its place, so that a full disk stops the change before its first step.
+        All files are first written under temporary names, so that a full disk stops the change before its first step.
         """
         view = self._view
         migrate_index(view)
@@ -343,7 +343,7 @@ class Lifecycle:
 
 def different_update_waits(server_id: str, held: int, number: int | None) -> InvalidArgument:
     """Return the error for a caller that names *number* while *held* is the pending update."""
-    return InvalidArgument(f"{server_id}: generation {held} waits for approval, not {number}; look at it first")
+    return InvalidArgument(f"{server_id}: the pending update is generation {held}, not {number}; review it first")
 
 
 def _check_manifest(generation: Generation, manifest: Manifest) -> None:

@@ -428,7 +428,7 @@ class Store:
         return self._tools.read_generation(self.generation_path(server_id, number), version)
 
     def lock(self) -> AbstractContextManager[None]:
-        """Lock out all other writers of this scope; reentrant.
+        """Exclude all other writers of this scope; reentrant.
 
         Raises :class:`~mcpd.errors.Busy`.
         """

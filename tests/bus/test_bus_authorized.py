@@ -356,7 +356,7 @@ async def test_the_update_that_waited_at_first_is_approved_of(
     def approve(_server_id: str, _uid: int, *, generation: int | None, drop: bool) -> None:
         assert not drop
         seen.append(generation)
-        raise NotFound("no such update")
+        raise NotFound("no such pending update")
 
     monkeypatch.setattr(type(core.store), "held", lambda _store, _server_id: next(held))
     monkeypatch.setattr(core.installer, "approve", approve)

@@ -365,13 +365,13 @@ async def test_what_waits_is_refused_over_the_bus(core: Core, client: Client) ->
     assert server["pending-version"] == f"generation {generation.number}"
     update, _ = await client.manager.call("GetPending", "s", ["x"])
     assert (update["generation"], update["version"]) == (generation.number, server["pending-version"])
-    with pytest.raises(NotFound, match="no such update"):
+    with pytest.raises(NotFound, match="no such pending update"):
         (await client.run_job("Approve", "sa{sv}", ["x", {"drop": True, "generation": Variant("u", 9)}])).check()
     (await client.run_job("Approve", "sa{sv}", ["x", {"drop": True}])).check()
     assert core.store.held("x") is None
     (server,) = await client.manager.call("ListServers", "a{sv}", [{"id": "x"}])
     assert (server["version"], "pending-version" in server) == ("1.0", False)
-    with pytest.raises(NotFound, match="no update of x waits"):
+    with pytest.raises(NotFound, match="x has no pending update"):
         await client.manager.call("Approve", "sa{sv}", ["x", {"drop": True}])
 
 

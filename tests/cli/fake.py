@@ -212,7 +212,7 @@ class FakeMcpd:
     def _GetPending(self, _frame: Frame, server_id: str) -> list[Any]:
         server = self._server(server_id)
         if not server.get("pending-version"):
-            raise NotFound(f"no update of {server_id} waits")
+            raise NotFound(f"{server_id} has no pending update")
         update = {"generation": codec.Variant("u", 3), "version": server["pending-version"], "from-version": "1.0"}
         return [update, self.changes]
 

@@ -214,7 +214,7 @@ def test_a_bundle_and_an_archive_of_this_machine(shop: Shop) -> None:
     planned = shop.json("install", str(bundle), "--dry-run")
     assert (planned["id"], shop.json("list")["servers"]) == ("bundled-echo", [])
     assert "unverified" not in {item["kind"] for item in planned["plan"]}
-    assert "nobody vouches" in shop("install", str(bundle), code=3).stderr
+    assert "not verified" in shop("install", str(bundle), code=3).stderr
     assert shop("install", str(bundle), "--yes").stdout == "Installed bundled-echo 3.0 (user).\n"
     assert shop("call", "bundled-echo", "echo").stdout == "1.0\n"
     argv = ["install", str(archive), "--command", "python3", "--arg", "server.py", "--yes"]

@@ -240,9 +240,9 @@ async def test_to_refuse_an_update_and_only_to_look_at_it_contradict_each_other(
 
 
 async def test_refusing_what_does_not_wait_fails_as_approving_it_does(mcpctl: Mcpctl, mcpd: FakeMcpd) -> None:
-    mcpd.errors["Approve"] = NotFound("no update of calculator waits for approval")
+    mcpd.errors["Approve"] = NotFound("calculator has no pending update")
     ended = await mcpctl("approve", "calculator", "--drop")
-    assert (ended.code, ended.out, ended.err) == (4, "", "mcpctl: no update of calculator waits for approval\n")
+    assert (ended.code, ended.out, ended.err) == (4, "", "mcpctl: calculator has no pending update\n")
 
 
 async def test_nothing_waits(mcpctl: Mcpctl, mcpd: FakeMcpd) -> None:

@@ -98,7 +98,7 @@ async def test_what_was_kept_of_a_removed_server_is_sent_nowhere_unasked(
     document = remote("{config.AT}/mcp", configurableProperties=SETTINGS)
     ((where, said),) = await asked(world, document, reinstall=True)
     assert where == ("https://there.example" if key == "TOKEN" else "https://mine.example")
-    assert "kept from before" in said
+    assert "kept from an earlier installation" in said
     assert "s3cret" not in said
 
 
@@ -112,7 +112,7 @@ async def test_what_takes_the_place_of_a_broken_server_elsewhere_is_agreed_to(
     assert world.store.get(HELLO).manifest is None
     ((where, said),) = await asked(world, remote("https://there.example/mcp"), reinstall=True)
     assert where == "https://there.example"
-    assert "kept from before" in said
+    assert "kept from an earlier installation" in said
 
 
 async def test_where_nothing_is_kept_nothing_is_asked_about_the_place(world: World, tmp_path: Path) -> None:

@@ -119,7 +119,7 @@ async def test_a_shrinkwrap_of_a_package_names_the_registry_only(
     # npm fetches the registry's file instead, which does not have the hash of the shrinkwrap.
     assert isinstance(job.error, IntegrityMismatch)
     assert "helper 1.0.0" in job.error.message
-    assert "the lock of between" in job.error.message
+    assert "the lock file of between" in job.error.message
 
 
 @pytest.mark.parametrize("place", ["http://{at}/helper.tgz", "https://elsewhere.test/helper.tgz"])

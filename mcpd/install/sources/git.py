@@ -74,7 +74,7 @@ class GitRecipe:
         """See :class:`~mcpd.install.sources.base.Recipe`."""
         check_git_url(source.url)
         if source.rev and not _is_revision(source.rev):
-            raise InvalidManifest(f"{entry.id}: source.rev {source.rev[:100]!r} is no branch, tag or commit id")
+            raise InvalidManifest(f"{entry.id}: source.rev {source.rev[:100]!r} is not a branch, tag or commit id")
         if ".git" in PurePosixPath(source.path).parts:
             raise InvalidManifest(f"{entry.id}: source.path {source.path[:200]!r} is not part of the project")
 

@@ -92,9 +92,9 @@ class NodeModules:
                 raise
             outer = differing.file.rpartition(f"/{MODULES}/")[0].rpartition(f"{MODULES}/")[2]
             raise IntegrityMismatch(
-                f"the registry's file of {differing.name} {differing.version} does not have the hash that the lock of"
-                f" {outer or self._bench.entry.id} has for it; nothing was installed. Choose another version, or have"
-                " that lock made from the registry"
+                f"the registry's file of {differing.name} {differing.version} does not match the hash in the lock"
+                f" file of {outer or self._bench.entry.id}; nothing was installed. Choose another version, or have that"
+                " lock file made from the registry"
             ) from error
         (self.directory / MODULES).mkdir(exist_ok=True)
         missing = [file.name for file in files if not (self.directory / file.file).is_dir()]
@@ -108,7 +108,7 @@ class NodeModules:
         try:
             name = json.loads(answer)[0]["filename"]
         except (ValueError, KeyError, IndexError, TypeError) as error:
-            raise SourceUnavailable(f"npm's answer about {spec} cannot be read") from error
+            raise SourceUnavailable(f"cannot parse npm's answer about {spec}") from error
         file = self.directory / str(name).replace("@", "").replace("/", "-")
         found = await in_thread(_hashes, file)
         file.unlink()

@@ -40,7 +40,9 @@ def test_of_entries_without_end_only_the_first_are_made(servers: bytes) -> None:
     tracemalloc.start()
     try:
         body = split(data, "test")
-        with pytest.raises(InvalidManifest, match="test: not a registry: more than 1000 of its entries are no objects"):
+        with pytest.raises(
+            InvalidManifest, match="test: not a registry: more than 1000 of its entries are not objects"
+        ):
             list(body.items)
         assert tracemalloc.get_traced_memory()[1] < 1_000_000
     finally:

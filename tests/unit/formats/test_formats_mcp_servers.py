@@ -161,7 +161,7 @@ def test_a_program_of_the_system_has_no_source(command: str, permissions: list[s
 def test_nothing_is_copied_for_a_program_of_the_system() -> None:
     result = read({"mcpServers": {"x": {"command": "/usr/bin/x", "cwd": "/home/u/project"}}})
     assert "source" not in result.servers[0].entry
-    assert "working directory is not kept" in result.problems[0].message
+    assert "working directory is ignored" in result.problems[0].message
 
 
 @pytest.mark.parametrize(
@@ -169,17 +169,17 @@ def test_nothing_is_copied_for_a_program_of_the_system() -> None:
     [
         ({"command": "docker", "args": ["run", "x"]}, "mcpd runs no containers"),
         ({"command": "x"}, "depends on the client's PATH; install it by its directory"),
-        ({"command": "node", "args": ["i.js"]}, "in which directory its program lies"),
-        ({"command": "node", "args": ["/home/u/a/i.js"], "cwd": "/home/u/b"}, "do not lie in one directory"),
-        ({"command": "node", "args": ["/home/u/i.js"]}, "'/home/u' holds more than the server"),
-        ({"command": "node", "args": ["/home/u/.ssh/i.js"]}, "'/home/u/.ssh' holds more than the server"),
-        ({"command": "node", "args": ["/root/.config/i.js"]}, "'/root/.config' holds more than the server"),
-        ({"command": "node", "args": ["/home/u/Documents/i.js"]}, "holds more than the server"),
-        ({"command": "node", "args": ["/home/u/.local/share/i.js"]}, "holds more than the server"),
-        ({"command": "node", "args": ["/var/lib/i.js"]}, "holds more than the server"),
+        ({"command": "node", "args": ["i.js"]}, "name the directory of its program"),
+        ({"command": "node", "args": ["/home/u/a/i.js"], "cwd": "/home/u/b"}, "are not in one directory"),
+        ({"command": "node", "args": ["/home/u/i.js"]}, "'/home/u' contains more than the server"),
+        ({"command": "node", "args": ["/home/u/.ssh/i.js"]}, "'/home/u/.ssh' contains more than the server"),
+        ({"command": "node", "args": ["/root/.config/i.js"]}, "'/root/.config' contains more than the server"),
+        ({"command": "node", "args": ["/home/u/Documents/i.js"]}, "contains more than the server"),
+        ({"command": "node", "args": ["/home/u/.local/share/i.js"]}, "contains more than the server"),
+        ({"command": "node", "args": ["/var/lib/i.js"]}, "contains more than the server"),
         ({"command": "npx", "args": ["x", "{config.KEY}"]}, "args[1]: {config.…}"),
         ({"command": "npx", "args": ["x"], "env": {"A": "{config.KEY}"}}, "env.A: {config.…}"),
-        ({"command": "/home/u/.local/bin/x"}, "holds programs of all kinds"),
+        ({"command": "/home/u/.local/bin/x"}, "contains unrelated programs"),
         ({"command": "node", "args": ["i.js"], "cwd": "rel"}, "not an absolute path"),
         ({"command": "sh", "args": ["-c", "x | y"]}, "runs a command line"),
         ({"command": "npx", "args": ["-c", "x"]}, "'-c'"),
@@ -188,7 +188,7 @@ def test_nothing_is_copied_for_a_program_of_the_system() -> None:
         ({"command": "uvx", "args": []}, "names no package"),
         ({"command": "mcpctl", "args": ["run", "x"]}, "mcpd itself"),
         ({"command": ""}, "command is empty"),
-        ({"command": 3}, "command is neither a text nor a list"),
+        ({"command": 3}, "command is neither a string nor a list"),
         ({"command": "npx", "args": "x"}, "args is not a list"),
         ({"command": "npx", "args": ["x"], "env": ["y"]}, "env is not a map"),
         ({"command": "npx", "args": ["x"], "env": {"A B": "y"}}, "'A B' cannot be the name of a variable"),
@@ -250,12 +250,12 @@ def test_credentials_of_servers_elsewhere() -> None:
 def test_a_credential_in_an_argument_is_refused_without_showing_it() -> None:
     for args in (["x", "--api-key", TOKEN], ["x", f"--token={TOKEN}"]):
         message = refused({"command": "npx", "args": args})
-        assert "holds a secret" in message
+        assert "contains a secret" in message
         assert TOKEN not in message
     address = f"https://me:{TOKEN}@example.com/x"
     for command in (["uvx", "--from", f"git+{address}", "x"], ["npx", "-y", address], ["uvx", f"{address}.whl"]):
         assert TOKEN not in refused({"command": command})
-    assert "holds a secret" in refused({"command": ["uvx", "--from", f"git+{address}"]})
+    assert "contains a secret" in refused({"command": ["uvx", "--from", f"git+{address}"]})
     assert TOKEN not in refused({"command": "npx", "args": ["x"], "env": {"A_TOKEN": TOKEN + "\0"}})
     assert "'GITHUB_TOKEN' is a secret" in refused({"command": "npx", "args": ["x", "${env:GITHUB_TOKEN}"]})
 

@@ -161,7 +161,7 @@ def test_variables_keep_their_names_whatever_else_is_called_so() -> None:
     ],
 )
 def test_placeholders_of_mcpd_are_no_text_of_others(fields: dict[str, Any]) -> None:
-    assert "it holds {config.K}" in made(**fields).unsupported
+    assert "it contains {config.K}" in made(**fields).unsupported
 
 
 def test_an_earlier_name_anywhere_keeps_its_meaning() -> None:

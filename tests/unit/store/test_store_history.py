@@ -52,7 +52,7 @@ def test_a_rollback_never_activates_a_pending_update(user: Store) -> None:
     hold(user)
     with pytest.raises(NotFound, match="earlier"):
         user.rollback(ONE)
-    with pytest.raises(NotFound, match="waits for approval"):
+    with pytest.raises(NotFound, match="is pending approval"):
         user.rollback(ONE, 2)
 
 
@@ -88,7 +88,7 @@ def test_only_the_generation_that_was_named_is_approved(user: Store) -> None:
     with pytest.raises(NotFound, match="waits"):
         user.approve(ONE, 2)
     hold(user)
-    with pytest.raises(InvalidArgument, match="generation 2 waits for approval, not 3"):
+    with pytest.raises(InvalidArgument, match="the pending update is generation 2, not 3"):
         user.approve(ONE, 3)
     assert user.active_generation(ONE) == 1
 
@@ -96,7 +96,7 @@ def test_only_the_generation_that_was_named_is_approved(user: Store) -> None:
 def test_the_number_of_a_dropped_update_is_not_used_again(user: Store) -> None:
     install(user)
     hold(user)
-    with pytest.raises(InvalidArgument, match="generation 2 waits for approval, not 3"):
+    with pytest.raises(InvalidArgument, match="the pending update is generation 2, not 3"):
         user.drop_held(ONE, 3)
     assert user.held(ONE) == 2
     user.drop_held(ONE, 2)
