@@ -76,7 +76,7 @@ def remote_program(whom: str) -> Program:
 
     Raises :class:`~mcpd.errors.NotSupported`, with instructions, if it is not installed.
     """
-    return _program(f"{whom} runs elsewhere, and what reaches it", "mcpd.servers.remote", NEEDED)
+    return _program(f"{whom} is a remote server, and mcpd-remote, which reaches it,", "mcpd.servers.remote", NEEDED)
 
 
 def scripts_program(whom: str, manifest: str) -> Program:
@@ -84,7 +84,7 @@ def scripts_program(whom: str, manifest: str) -> Program:
 
     Raises :class:`~mcpd.errors.NotSupported`, with instructions, if it is not installed.
     """
-    found = _program(f"{whom} is a script, and what makes a server of it", "mcpd.servers.scripts", NEEDED_BY_SCRIPTS)
+    found = _program(f"{whom} is a script, and mcp-scripts, which runs it,", "mcpd.servers.scripts", NEEDED_BY_SCRIPTS)
     return Program((*found.argv, "--manifest", manifest))
 
 
@@ -100,7 +100,7 @@ def command(server_id: str, name: str) -> Program:
     Raises :class:`~mcpd.errors.NotSupported`, with instructions, if it is not installed.
     """
     bundled = COMMANDS[name]
-    found = _program(f"{server_id} comes with mcpd, and the environment it runs in", bundled.module, bundled.needs)
+    found = _program(f"{server_id} is a bundled server, and its Python environment", bundled.module, bundled.needs)
     return Program(found.argv, reads_data=bundled.reads_data)
 
 

@@ -183,7 +183,7 @@ class LeashStore:
                     raise ValueError("not the name of a record")  # noqa: TRY301 -- reported like other faults
                 record = SessionRecord.model_validate_json(read_file(path, MAX_RECORD))
                 if record.number != int(name[1]):
-                    raise ValueError(f"it is about session {record.number}")  # noqa: TRY301
+                    raise ValueError(f"it describes session {record.number}")  # noqa: TRY301
             except (ValueError, InvalidManifest, OSError) as error:
                 log.warning("Removing the record %s: %s", path.name, _first(error))
                 _remove(path)

@@ -127,8 +127,8 @@ class Guard:
             if self._open(link, binds):
                 raise InvalidManifest(
                     f"{server_id}: {link} is a symlink in the path of files of mcpd or of the server, and a permission"
-                    " filesystem:rw: for a directory above would allow to replace it; name the directories that are"
-                    " needed"
+                    " filesystem:rw: for a directory above would allow the server to replace it; name the directories"
+                    " that are needed"
                 )
         found: set[Path] = set()
         for own in (*self.hidden, *self.protected):
@@ -176,7 +176,7 @@ class Guard:
         """Return a description of *grant* for messages, and its path."""
         where = f"{server_id}: permission {grant.permission!r}"
         if grant.path.startswith("~") and self.scope is Scope.SYSTEM:
-            raise InvalidManifest(f"{where}: a server of the system has no home; name a path outside of /home")
+            raise InvalidManifest(f"{where}: a server of the system has no home; name a path outside /home")
         path = self._named(grant.path)
         if not path.is_absolute() or ".." in path.parts or "\0" in grant.path:
             raise InvalidManifest(f"{where}: {grant.shown} must be absolute or begin with ~/, and cannot contain '..'")

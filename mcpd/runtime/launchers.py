@@ -85,7 +85,7 @@ class _Child:
         self._gone.set()
 
     def kill(self) -> None:
-        """Send SIGKILL, unless it has ended."""
+        """Send SIGKILL, unless the process has ended."""
         if self._pidfd >= 0:
             signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
 
@@ -133,7 +133,7 @@ class SystemdSocketLauncher:
         except OSError as error:
             sock.close()
             raise SpawnFailed(
-                f"{spec.id}: {self.path} cannot be connected to ({error.strerror}); see: systemctl status {self._unit}"
+                f"{spec.id}: cannot connect to {self.path} ({error.strerror}); see: systemctl status {self._unit}"
             ) from error
         except BaseException:
             sock.close()

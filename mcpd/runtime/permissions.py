@@ -210,7 +210,7 @@ def parse(
         row, argument, key = _row(string)
         _refuse_secrets(server_id, string, sensitive)
         if row is None:
-            raise InvalidManifest(f"{server_id}: {string[:200]!r} is not a permission; there are {KNOWN}")
+            raise InvalidManifest(f"{server_id}: {string[:200]!r} is not a permission; known permissions: {KNOWN}")
         if row.argument == "NAME" and (reason := refusal(argument)):
             raise InvalidManifest(f"{server_id}: permission {string[:200]!r} is never granted: {reason}")
         if key and values.get(key) is not True:

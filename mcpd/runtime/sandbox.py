@@ -377,7 +377,7 @@ def _state_directory(paths: Paths, scope: Scope, server_id: str) -> Path:
                 if stat.S_IMODE(directory.stat().st_mode) != 0o700:
                     directory.chmod(0o700)
     except OSError as error:
-        raise from_oserror(error, f"making the state directory {state}") from error
+        raise from_oserror(error, f"creating the state directory {state}") from error
     return state.resolve()
 
 

@@ -101,7 +101,7 @@ def check_limits(
     if len(running) >= shared:
         kept = f", of {limit}: the others are kept for root" if shared < limit else ""
         raise LimitExceeded(
-            f"{server_id}: {len(running)} servers run already, more are not allowed (runtime.max_sessions{kept}); "
+            f"{server_id}: the limit of {len(running)} running servers is reached (runtime.max_sessions{kept}); "
             "stop one first"
         )
     if scope is Scope.USER or _has_reserve(owner):
@@ -110,7 +110,7 @@ def check_limits(
     own = sum(other.uid == owner.uid and not other.is_mcpd for other in running)
     if own >= share:
         raise LimitExceeded(
-            f"{server_id}: uid {owner.uid} runs {own} servers already, more are not allowed to one user "
+            f"{server_id}: uid {owner.uid} has reached the limit of {own} running servers "
             "(runtime.max_sessions_per_user); stop one first"
         )
 
@@ -509,7 +509,7 @@ class Sessions:
             raise Disabled(f"{server_id} is disabled in {server.directory}/manifest.json")
         if manifest.runtime.run_as == "system" and self._scope is Scope.USER:
             raise SystemInstanceOnly(
-                f"{server_id} is started by the system's mcpd only (runAs = system); ask it on the system bus"
+                f"{server_id} can only be started by the system's mcpd (runAs = system); call it on the system bus"
             )
         launch = self._store.launch_manifest(server_id)
         spec = server_spec(

@@ -88,7 +88,7 @@ def _python(data: bytes) -> Inspection:
 
 def _shell(data: bytes) -> Inspection:
     if b"\0" in data:
-        return Inspection(problem="1: the script holds a NUL character")
+        return Inspection(problem="1: the script contains a NUL character")
     return Inspection(syntax.first_line("\n".join(_comments(data))), problem=_shell_problem(data))
 
 

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Whose signatures are trusted, and making some."""
+"""Trusted keys, and the creation of signatures."""

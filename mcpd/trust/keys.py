@@ -154,11 +154,11 @@ class Keys:
                 write_atomic(file, public_pem(public))
             elif known is None or known.public != public.public_bytes_raw():
                 raise InvalidArgument(
-                    f"key {name}: {known.file if known else file} has that name; choose another, or remove that first"
+                    f"key {name}: {known.file if known else file} has that name already; choose another, or remove it"
                 )
         added = next((key for key in self.list() if key.name == name), None)
         if added is None:
-            raise InvalidArgument(f"key {name}: {file} was changed meanwhile; look at it, and try again")
+            raise InvalidArgument(f"key {name}: {file} was changed meanwhile; check it, and try again")
         return added
 
     def remove(self, name: str) -> None:
@@ -169,9 +169,9 @@ class Keys:
         with self._change.hold():
             key = next((key for key in self.list() if key.name == name), None)
             if key is None:
-                raise NotFound(f"there is no trusted key {printable(name)!r}; 'mcpctl key list' shows which there are")
+                raise NotFound(f"there is no trusted key {printable(name)!r}; 'mcpctl key list' lists the trusted keys")
             if key.read_only:
-                raise ReadOnly(f"the key {name} is {key.file}, which is not mcpd's to change; remove that file")
+                raise ReadOnly(f"the key {name} is {key.file}, which mcpd does not manage; remove that file")
             try:
                 key.file.unlink(missing_ok=True)
                 sync_directory(key.file.parent)
@@ -215,7 +215,7 @@ class Keys:
 
         if status is not None and status.st_mode & _OTHERS_WRITE:
             raise InvalidManifest(
-                f"{file}: everybody may write it, so it is not trusted; remove that permission (chmod o-w)"
+                f"{file}: writable by everybody, so it is not trusted; remove that permission (chmod o-w)"
             )
         try:
             name = _check_name(file.stem)

@@ -108,4 +108,4 @@ def _load_given(private_pem: bytes) -> Ed25519PrivateKey:
     try:
         return load_secret(private_pem)
     except ValueError as error:
-        raise InvalidArgument(f"cannot sign with this: {error}; {_NEW_KEY}") from error
+        raise InvalidArgument(f"cannot sign with this key: {error}; {_NEW_KEY}") from error

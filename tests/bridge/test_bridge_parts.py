@@ -299,9 +299,12 @@ async def test_what_cannot_be_reached_from_here_does_not_stop_the_others(
     entries = {"far": {"url": "https://far.example/mcp"}, "near": {"command": "/bin/cat"}}
     file.write_text(json.dumps({"mcpServers": entries}))
     source = CommandSource(from_file(file))
-    assert f"{file}: mcpServers.far: far runs elsewhere, and what reaches it is not installed" in caplog.text
+    assert (
+        f"{file}: mcpServers.far: far is a remote server, and mcpd-remote, which reaches it, is not installed"
+        in caplog.text
+    )
     assert [each.id for each in await source.listing()] == ["far", "near"]
-    with pytest.raises(NotSupported, match="what reaches it is not installed; install"):
+    with pytest.raises(NotSupported, match="mcpd-remote, which reaches it, is not installed; install"):
         await source.start("far", Caller(1), {})
     await (await source.start("near", Caller(1), {})).stop()
 

@@ -187,6 +187,6 @@ def check_peer(leash: _socket.socket, user: str) -> None:
         try:
             expected = pwd.getpwnam(user).pw_uid
         except KeyError:
-            raise Refusal(f"there is no user {user} that may hold the leash") from None
+            raise Refusal(f"the user {user}, who may hold the leash, does not exist") from None
     if peer != expected:
         raise Refusal(f"the leash is held by uid {peer}, only mcpd (uid {expected}) may do that")

@@ -56,7 +56,7 @@ def test_without_its_libraries_the_error_says_what_to_install(
     monkeypatch.setattr(bundled, "PYTHON", tmp_path / "absent")
     without(monkeypatch, absent)
     if absent in REMOTE:
-        with pytest.raises(NotSupported, match=f"^x runs elsewhere.*{says}"):
+        with pytest.raises(NotSupported, match=f"^x is a remote server.*{says}"):
             remote_program("x")
         assert scripts_program("x", "/m").argv[0] == sys.executable
     else:
@@ -116,7 +116,7 @@ def test_without_the_libraries_of_a_bundled_server_the_error_says_what_to_instal
     monkeypatch: pytest.MonkeyPatch, name: str, absent: str
 ) -> None:
     without(monkeypatch, absent)
-    with pytest.raises(NotSupported, match=r"^x comes with mcpd.*mcpd-system\[servers\]"):
+    with pytest.raises(NotSupported, match=r"^x is a bundled server.*mcpd-system\[servers\]"):
         bundled.command("x", name)
 
 

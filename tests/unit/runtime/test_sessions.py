@@ -157,7 +157,7 @@ async def test_each_user_has_a_share_and_root_and_mcpd_a_reserve(world: World) -
     one, again, check = Owner(1000, ":1.1"), Owner(1000, ":1.2"), Owner(1000, "mcpd.install", is_mcpd=True)
     told = await outcomes(sessions, client, check, one, again, again)
     assert told[:3] == ["", "", ""]
-    assert re.search(r"uid 1000 runs 2 servers already.*runtime\.max_sessions_per_user", told[3])
+    assert re.search(r"uid 1000 has reached the limit of 2 running servers.*runtime\.max_sessions_per_user", told[3])
     others = [Owner(1000 + number // 2, ":1.3") for number in range(2, 6)]
     told = await outcomes(sessions, client, *others, Owner(2000, ":1.4"), Owner(0, ":1.5"), Owner(0, ":1.5"), check)
     assert told[:4] == [""] * 4
