@@ -182,7 +182,7 @@ class Deployments:
                     plan = again
                     time.sleep(_PAUSE)
             self._history.prune()
-            return self._history.show(client_id, record, self._tell(tree, client_id, state))
+            return self._history.show(client_id, record, self._note_deployment(tree, client_id, state))
 
     def undo(
         self,
@@ -230,7 +230,7 @@ class Deployments:
             if before is None:
                 remove_directories([Path(each) for each in record.made])
             self._history.prune()
-            return self._history.show(family.id, undone, self._tell(tree, family.id, state))
+            return self._history.show(family.id, undone, self._note_deployment(tree, family.id, state))
 
     def history(self, client_id: str, file: Path | None = None) -> list[Deployment]:
         """Return the last deployments of *client_id*, to *file* or to any, newest first; at most ten."""
@@ -408,7 +408,7 @@ class Deployments:
         different = [name for name in {**before, **after} if not same(before.get(name), after.get(name))]
         return any(same(now.get(name), after.get(name)) for name in different) if different else otherwise
 
-    def _tell(self, tree: Tree | None, client_id: str, state: State) -> str:
+    def _note_deployment(self, tree: Tree | None, client_id: str, state: State) -> str:
         """Note the current deployments in *tree*; return why that failed, else empty."""
         if tree is None:
             return ""

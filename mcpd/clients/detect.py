@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class DetectedClient:
     """A detected client."""
 
     family: Family
@@ -47,7 +47,7 @@ class Found:
         }
 
 
-def detect(families: Iterable[Family], home: Path, environ: Mapping[str, str]) -> list[Found]:
+def detect(families: Iterable[Family], home: Path, environ: Mapping[str, str]) -> list[DetectedClient]:
     """Return the clients among *families* with an existing file, directory or program, in order.
 
     *home* is the user's directory, *environ* the environment (``PATH``, ``XDG_CONFIG_HOME``, variables of clients). An
@@ -60,7 +60,7 @@ def detect(families: Iterable[Family], home: Path, environ: Mapping[str, str]) -
         except NotSupported:
             continue
         if is_installed(family, home, environ):
-            found.append(_looked_at(family, file, _programs(family, environ)))
+            found.append(_detected(family, file, _programs(family, environ)))
     return found
 
 
@@ -76,10 +76,10 @@ def _programs(family: Family, environ: Mapping[str, str]) -> tuple[str, ...]:
     return tuple(each for each in paths if each is not None)
 
 
-def _looked_at(family: Family, file: Path, programs: tuple[str, ...]) -> Found:
+def _detected(family: Family, file: Path, programs: tuple[str, ...]) -> DetectedClient:
     try:
         data = snapshot(file).data
         servers = editing.read(data or b"", family.format, family.key, family.shape, str(file))
     except McpdError as error:
-        return Found(family, file, is_there(file), None, error.message, programs)
-    return Found(family, file, data is not None, len(servers), "", programs)
+        return DetectedClient(family, file, is_there(file), None, error.message, programs)
+    return DetectedClient(family, file, data is not None, len(servers), "", programs)

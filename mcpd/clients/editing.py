@@ -174,7 +174,7 @@ def at_path(value: JsonValue, keys: Sequence[str]) -> JsonValue:
     return value
 
 
-_LOOKED_AT: Final = 5
+_MAX_SAMPLED: Final = 5
 """Items whose indentation is examined: a whole file may be one long line."""
 
 
@@ -205,7 +205,7 @@ class Items:
 def unit_of(text: str, items: Items) -> str | None:
     """Return by how much *items* are indented, if that is visible."""
     base = indent_at(text, items.start)
-    for start, _ in items.spans[:_LOOKED_AT]:
+    for start, _ in items.spans[:_MAX_SAMPLED]:
         indent = indent_at(text, start)
         if first_on_line(text, start) and indent.startswith(base) and indent != base:
             return indent[len(base) :]

@@ -472,7 +472,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class _Look:
+class _DirectoryState:
     """State of a directory when it was scanned."""
 
     files: tuple[tuple[str, Signature | None], ...]
@@ -494,37 +494,37 @@ class DataFiles(Generic[T]):
         self._directories = tuple(directories)
         self._parse = parse
         self._what = what
-        self._seen: list[_Look] | None = None
+        self._seen: list[_DirectoryState] | None = None
         self._found: dict[str, T] = {}
         self._problems: list[str] = []
 
     def read(self) -> tuple[Mapping[str, T], list[str]]:
         """Return the parsed files by NAME, and the problems."""
-        seen = [self._look(directory) for directory in self._directories]
+        seen = [self._scan(directory) for directory in self._directories]
         if seen != self._seen:
             self._load(seen)
             self._seen = seen if all(look.stable for look in seen) else None
         return self._found, self._problems
 
-    def _look(self, directory: Path) -> _Look:
+    def _scan(self, directory: Path) -> _DirectoryState:
         """Scan *directory*, with os instead of pathlib, which would take most of the time of a call."""
         try:
             with os.scandir(directory) as entries:
                 names = [each.path for each in entries if each.name.endswith(".toml") and each.name[0] != "."]
         except OSError as error:
             if is_missing(error) and not directory.is_symlink():
-                return _Look((), "", stable=True)
-            return _Look((), from_oserror(error, f"reading {directory}").message, stable=False)
+                return _DirectoryState((), "", stable=True)
+            return _DirectoryState((), from_oserror(error, f"reading {directory}").message, stable=False)
         if len(names) > MAX_FILES:
-            return _Look((), f"{directory}: more than {MAX_FILES} files; none of them is used", stable=False)
+            return _DirectoryState((), f"{directory}: more than {MAX_FILES} files; none of them is used", stable=False)
         seen = [(path, _status(path)) for path in sorted(names)]
-        return _Look(
+        return _DirectoryState(
             tuple((path, signature(status) if status else None) for path, status in seen),
             "",
             stable=all(status is not None and settled(status) for _, status in seen),
         )
 
-    def _load(self, seen: list[_Look]) -> None:
+    def _load(self, seen: list[_DirectoryState]) -> None:
         found: dict[str, T] = {}
         problems: list[str] = []
         for look in seen:

@@ -392,7 +392,7 @@ class _Change:
 
     def _take_out(self, data: bytes | None) -> None:
         """Remove the file that was exchanged if it has the content that was read, else restore it."""
-        if self._rests(self.temp, self.before.digest):
+        if self._is_settled(self.temp, self.before.digest):
             self._drop()
             return
         self._put_back(digest(data))
@@ -406,7 +406,7 @@ class _Change:
                 self._move(self.temp, self.name)
                 return
             rename_with(RENAME_EXCHANGE, self.temp, self.name, self.directory)
-            if self._rests(self.temp, new):
+            if self._is_settled(self.temp, new):
                 self._drop()
                 return
             rename_with(RENAME_EXCHANGE, self.temp, self.name, self.directory)  # the last write wins
@@ -432,7 +432,7 @@ class _Change:
     def settle(self, old: str | None, new: str | None, written: bytes | None) -> bool | None:
         now, left = digest(self._content(self.name)), self._content(self.temp)
         if left is not None:
-            if self._rests(self.temp, old):
+            if self._is_settled(self.temp, old):
                 self._drop()
                 return True
             if digest(left) == new:
@@ -484,7 +484,7 @@ class _Change:
         if contents(descriptor) != self.before.data:
             raise self._busy()
 
-    def _rests(self, name: str, content: str | None) -> bool:
+    def _is_settled(self, name: str, content: str | None) -> bool:
         """Return True if the file *name* has the digest *content*, and nobody is about to write to it."""
         try:
             with self._open(name) as descriptor:

@@ -187,7 +187,7 @@ class _Maker:
     def __init__(self, family: Family, profile: Profile) -> None:
         self._family = family
         self._profile = profile
-        self._said: dict[str, list[str]] = {}
+        self._warned: dict[str, list[str]] = {}
 
     def kept(self, server_ids: list[str]) -> list[str]:
         """Return those of *server_ids* that fit the client's limit."""
@@ -195,7 +195,7 @@ class _Maker:
         if most is None or len(server_ids) <= most:
             return server_ids
         text = f"{self._family.name} supports at most {most} servers; left out"
-        self._said[text] = server_ids[most:]
+        self._warned[text] = server_ids[most:]
         return server_ids[:most]
 
     def entry(self, server_id: str) -> JsonValue:
@@ -209,20 +209,20 @@ class _Maker:
 
     def warnings(self) -> list[str]:
         """Return one sentence per warning, with the servers that it is about."""
-        return [f"{text}: {_listed(server_ids)}" for text, server_ids in self._said.items()]
+        return [f"{text}: {_listed(server_ids)}" for text, server_ids in self._warned.items()]
 
     def _url(self, server_id: str) -> dict[str, JsonValue] | None:
         """Return the entry of the server at the bridge; None if the client does not support that."""
         name, instead = self._family.name, f"started with '{COMMAND} {RUN}' instead"
         if "http" not in self._family.transports():
-            self._say(f"{name} does not connect to URLs; {instead}", server_id)
+            self._warn(f"{name} does not connect to URLs; {instead}", server_id)
             return None
         placeholder = self._family.placeholder(TOKEN, "headers")
         if placeholder is None:
-            self._say(f"{name} cannot substitute a token where it connects to a URL; {instead}", server_id)
+            self._warn(f"{name} cannot substitute a token where it connects to a URL; {instead}", server_id)
             return None
         for variable in self._profile.variables_of(server_id):
-            self._say(f"the variable {variable} cannot be passed on to servers at a URL", server_id)
+            self._warn(f"the variable {variable} cannot be passed on to servers at a URL", server_id)
         return {
             "type": "http",
             "url": f"{self._profile.url.rstrip('/')}/mcp/{quote(server_id, safe='')}",
@@ -236,17 +236,17 @@ class _Maker:
         for variable in self._profile.variables_of(server_id):
             placeholder = self._family.placeholder(variable, "env")
             if placeholder is None:
-                self._say(f"{self._family.name} substitutes no variables, so {variable} is not passed on", server_id)
+                self._warn(f"{self._family.name} substitutes no variables, so {variable} is not passed on", server_id)
             elif most is not None and len(env) >= most:
-                self._say(
+                self._warn(
                     f"{self._family.name} supports at most {most} variables, so {variable} is left out", server_id
                 )
             else:
                 env[variable] = placeholder
         return env
 
-    def _say(self, text: str, server_id: str) -> None:
-        self._said.setdefault(text, []).append(server_id)
+    def _warn(self, text: str, server_id: str) -> None:
+        self._warned.setdefault(text, []).append(server_id)
 
 
 def _listed(server_ids: list[str]) -> str:

@@ -126,8 +126,10 @@ class Installer:
         if len(data) > MAX_MANIFEST:
             raise InvalidManifest(f"the manifest is larger than {MAX_MANIFEST} bytes")
         entry = user_supplied_entry(data)
-        vouched = signer if pins_what_it_names(entry) else ""
-        return self._install(CatalogEntry(entry, "", verified=bool(vouched), signer=vouched), options, owner_uid)
+        verified_by = signer if pins_what_it_names(entry) else ""
+        return self._install(
+            CatalogEntry(entry, "", verified=bool(verified_by), signer=verified_by), options, owner_uid
+        )
 
     def bundle_signer(self, bundle: Bundle, *, required: bool = False) -> str:
         """Return the name of the trusted key that covers *bundle*, empty if there is none. Reads the catalog.

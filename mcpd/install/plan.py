@@ -41,13 +41,13 @@ if TYPE_CHECKING:
 _PORTS: Final = {"http": 80, "https": 443, "ws": 80, "wss": 443}
 
 
-def unverified(entry: Entry, *, vouched: bool, given: bool) -> Iterator[Need]:
-    """Yield the need to confirm unsigned files of *entry*, unless a key covers them (*vouched*).
+def unverified(entry: Entry, *, is_trusted: bool, given: bool) -> Iterator[Need]:
+    """Yield the need to confirm unsigned files of *entry*, unless they are trusted.
 
-    *given* says that the caller supplied the files.
+    *is_trusted*: a key covers them, or they update a server from the same registry. *given*: the caller supplied them.
     """
     source = entry.source
-    if source is not None and source.is_file and not vouched:
+    if source is not None and source.is_file and not is_trusted:
         where = entry.id if given else strip_credentials(source.url).rpartition("/")[2] or entry.id
         yield Need("unverified", where, "not verified: no trusted key signed the hash of this file")
 
@@ -320,11 +320,11 @@ def make_plan(
     is_upgrade = before is not None and registry != "" and recorded_registry(before) == registry
     needs: tuple[Need, ...] = ()
     if not options.consent:
-        vouched = bool(verified) or is_upgrade
+        is_trusted = bool(verified) or is_upgrade
         is_orphan = manifest.remote is not None and (installed is None or installed.manifest is None)
         kept = store.kept(entry.id) if is_orphan else None
         needs = (
-            *unverified(entry, vouched=vouched, given=is_user_supplied),
+            *unverified(entry, is_trusted=is_trusted, given=is_user_supplied),
             *required_consent(manifest, installed, answers.given(), kept),
         )
     return Plan(

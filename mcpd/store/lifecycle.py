@@ -135,7 +135,11 @@ class Lifecycle:
         kept = self._view.secrets.read(server_id)
         if new := exposed.keys() - kept.keys():
             self._view.secrets.write(server_id, {**kept, **{key: exposed[key] for key in new}})
-        document = {**self._still_pinned(server_id, manifest.to_json()), **self._place(server_id), "config": shown}
+        document = {
+            **self._still_pinned(server_id, manifest.to_json()),
+            **self._scope_fields(server_id),
+            "config": shown,
+        }
         directory = self._tree.directory(server_id, number)
         write_atomic(directory / MANIFEST, config.dump(document))
         if tools is not None:
@@ -196,7 +200,7 @@ class Lifecycle:
             return None
         return config.origin_of(found.manifest).get("pinned") is True
 
-    def _place(self, server_id: str) -> dict[str, str]:
+    def _scope_fields(self, server_id: str) -> dict[str, str]:
         """Return the manifest fields that depend on the scope."""
         return {"scope": str(self._view.scope), "installDir": str(self._view.layout.installed / server_id)}
 
@@ -218,7 +222,7 @@ class Lifecycle:
         migrate_index(view)
         carried = self._carried(server_id, config.config_of(document))
         shown, exposed = config.split(manifest, {**unset, **carried, **given})
-        document = {**document, **self._place(server_id), "config": shown}
+        document = {**document, **self._scope_fields(server_id), "config": shown}
         kept = view.secrets.read(server_id)
         secrets = {**kept, **exposed}
         directory = self._tree.directory(server_id, number)

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
     from mcpd.clients.deployments import Drift
-    from mcpd.clients.detect import Found
+    from mcpd.clients.detect import DetectedClient
     from mcpd.clients.families import Family
     from mcpd.clients.history import Deployment
     from mcpd.clients.plans import Plan
@@ -395,7 +395,7 @@ def history(args: argparse.Namespace) -> int:
     return 0
 
 
-def _deployed_profile(machine: Machine, found: Found) -> str | None:
+def _deployed_profile(machine: Machine, found: DetectedClient) -> str | None:
     """Return the profile that is deployed into the file of a detected client."""
     try:
         last = machine.last(found.family, found.file)
@@ -425,7 +425,7 @@ def _compared(release: Release, plan: Plan) -> Any:
     return found
 
 
-def _servers(found: Found) -> int | str | None:
+def _servers(found: DetectedClient) -> int | str | None:
     """Return the number of servers in the file of a client, or a word for why it is unknown."""
     if not found.problem:
         return found.servers if found.exists else "no file"

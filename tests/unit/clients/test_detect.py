@@ -14,7 +14,7 @@ from mcpd.clients.detect import detect
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from mcpd.clients.detect import Found
+    from mcpd.clients.detect import DetectedClient
 
 ALL = ("cursor", "vscode", "codex", "continue", "elsewhere")
 
@@ -24,7 +24,7 @@ def user(tmp_path: Path) -> User:
     return User(tmp_path)
 
 
-def found(user: User, **environ: str) -> dict[str, Found]:
+def found(user: User, **environ: str) -> dict[str, DetectedClient]:
     return {each.family.id: each for each in detect([family(name) for name in ALL], user.home, environ)}
 
 
