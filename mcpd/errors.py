@@ -4,7 +4,7 @@
 Every failure that may reach a caller is a subclass of :class:`McpdError`. Each class has a D-Bus error name, a JSON-RPC
 code, an HTTP status and an exit code of ``mcpctl``. ``docs/errors.md`` lists the same table; a test compares the two.
 
-A message names the input, the fault and the way out, and is safe to show: it never contains a secret or a traceback.
+A message names the input, the fault and how to fix it, and is safe to show: it never contains a secret or a traceback.
 """
 
 from __future__ import annotations

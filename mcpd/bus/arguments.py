@@ -121,7 +121,7 @@ async def save_all(fd: int, path: Path, limit: int, what: str, timeout: float) -
     """Write everything up to the end of *fd* to the new file *path*; return its sha256 in hexadecimal.
 
     Accepts and raises the same as :func:`read_all`. Errors of writing (:class:`~mcpd.errors.NoSpace`) name *path*.
-    After an error there is no file.
+    After an error, the file does not exist.
     """
     async with new_file(path) as file:
         async with _read_within(fd, limit, what, timeout) as chunks:

@@ -38,7 +38,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         code = _run(parse(parser, argv))
         sys.stdout.flush()
     except BrokenPipeError:
-        # The reader of our output is gone: keep the interpreter from flushing at exit.
+        # The reader of our output is gone: prevent the interpreter from flushing at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 128 + signal.SIGPIPE
     except KeyboardInterrupt:
@@ -59,7 +59,7 @@ def _run(args: argparse.Namespace) -> int:
         raise
     except OSError as error:
         return _fail(from_oserror(error, str(error.filename or args.command)))
-    # The last resort: users see one line instead of a traceback.
+    # Users see one line instead of a traceback.
     except Exception as error:
         if os.environ.get(DEBUG_VARIABLE):
             raise

@@ -620,7 +620,7 @@ def edit(
 ) -> bytes:
     """Return the file *data* with *changes*: entries to put by name, None for those to remove.
 
-    Entries that need no change are left alone, replaced ones keep their place, and new ones come last. An entry of a
+    Entries that need no change stay unchanged, replaced ones keep their place, and new ones come last. An entry of a
     list is given its ``name`` if it has none. A missing path to the servers is created. Arguments and errors are those
     of :func:`read`; a file that cannot be edited safely is an error as well.
     """

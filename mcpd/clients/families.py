@@ -446,7 +446,7 @@ def _check_pattern(pattern: str, known: Sequence[str]) -> None:
 
 
 def _fill(pattern: str, values: Mapping[str, str]) -> str:
-    """Substitute *values* in one pass, so that braces in a value are left alone."""
+    """Substitute *values* in one pass, so that braces in a value stay unchanged."""
     return PLACE.sub(lambda match: values[match[1]], pattern)
 
 

@@ -222,7 +222,7 @@ class History:
     def load(self, client_id: str) -> State:
         """Return the state of *client_id*.
 
-        Raises :class:`~mcpd.errors.InvalidConfig`, naming the file and the way out, if it is invalid.
+        Raises :class:`~mcpd.errors.InvalidConfig`, naming the file and how to fix it, if it is invalid.
         """
         path = self.file(client_id)
         try:
@@ -259,7 +259,7 @@ class History:
     def fetch(self, client_id: str, name: str) -> bytes:
         """Return the content that was kept for *client_id* as *name*.
 
-        Raises :class:`~mcpd.errors.InvalidConfig`, naming the way out, if it is gone or damaged.
+        Raises :class:`~mcpd.errors.InvalidConfig`, naming how to fix it, if it is gone or damaged.
         """
         path = self.path(name)
         data = _found(path)

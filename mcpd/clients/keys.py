@@ -405,7 +405,7 @@ class Keys:
         return self._tree.keys / f"{name}.pem"
 
     def _link(self, alias: str, target: str) -> None:
-        """Create a name that other implementations look for; an existing one is left alone."""
+        """Create a link under a name that other implementations use; keep an existing one."""
         path = self._tree.keys / alias
         try:
             with self._tree.directory(self._tree.keys) as directory, suppress(FileExistsError):

@@ -354,7 +354,7 @@ def unusable(fault: str, client_id: str, profile_id: str) -> SignatureError:
 
 
 def publish_again(client_id: str, profile_id: str) -> str:
-    """Return the way out of a release that cannot be trusted."""
+    """Return advice for a release that cannot be trusted."""
     return f"'mcpctl client publish {client_id} --profile {profile_id}' signs it again"
 
 

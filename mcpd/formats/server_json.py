@@ -163,7 +163,7 @@ def _is_older(value: Any) -> bool:
 
 
 def _renamed(value: Any) -> Any:
-    """Return *value* with current field names; names of variables are left alone."""
+    """Return *value* with current field names; names of variables stay unchanged."""
     if isinstance(value, list):
         return [_renamed(item) for item in value]
     if not isinstance(value, dict):

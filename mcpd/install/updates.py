@@ -287,7 +287,7 @@ class Revisions:
 
     async def _ask(self, job: Job, server: InstalledServer) -> str:
         manifest = server.manifest
-        assert manifest is not None  # noqa: S101 -- for the type checker: it was looked at
+        assert manifest is not None  # noqa: S101 -- for the type checker: checked before
         assert manifest.source is not None  # noqa: S101 -- as well
         root = self._scratch / secrets.token_hex(8)
         try:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 _CONFIG: Final = re.compile(r"\{config\.([A-Za-z0-9_.-]+)(?:\?([^{}]*))?\}")
 MAX_ELEMENTS: Final = 10_000
-"""Number of texts that one text may expand to: several lists in it multiply."""
+"""Number of values that one text may expand to: several lists in it multiply."""
 
 
 def expand(text: str, values: Mapping[str, JsonValue]) -> list[str]:

@@ -325,7 +325,7 @@ def script_mounts(server: InstalledServer, shown: Sequence[Mount] = ()) -> list[
     wanted = [*([server.directory, script.path] if script.path is not None else []), *script.contents]
     binds = [Path(mount.target) for mount in shown if mount.kind in {MountKind.RO_BIND, MountKind.BIND}]
     found: list[Mount] = []
-    # os.path, as pathlib raises for what may not be looked at.
+    # os.path, as pathlib raises for inaccessible paths.
     for path in dict.fromkeys(Path(os.path.realpath(each)) for each in wanted if os.path.exists(each)):  # noqa: PTH110
         if not any(path.is_relative_to(bound) for bound in binds):
             found.append(mounts.bind(path, path))

@@ -65,7 +65,7 @@ def inspect(data: bytes, kind: ScriptKind) -> Inspection:
     """Inspect the script *data*.
 
     Blocks for milliseconds, or as long as :mod:`mcpd.bounded` lets a program run. Raises
-    :class:`~mcpd.errors.McpdError` if no program can be started, which is no fault of the script.
+    :class:`~mcpd.errors.McpdError` if no program can be started; that is not a fault of the script.
     """
     if len(data) > MAX_SCRIPT:
         return Inspection(problem=f"1: the script has more than {MAX_SCRIPT} bytes")

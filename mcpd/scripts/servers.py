@@ -214,7 +214,7 @@ class ScriptDirectory:
             return self._broken(name, f"{path}: {error.message}")
         except Exception as error:  # noqa: BLE001 -- a boundary: one script must not hide the others
             return self._broken(name, f"{path}: internal error while reading it; see the journal", error)
-        # A file too new to be told from the next edit must not count as unchanged.
+        # A file too new to distinguish from the next edit must not count as unchanged.
         return self._kept(name, now if settled(status) else _NO_SIGNATURE, script)
 
     def _kept(self, name: str, now: Signature, script: Script) -> Script:
