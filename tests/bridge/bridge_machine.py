@@ -12,7 +12,8 @@ import sys
 from typing import TYPE_CHECKING
 
 import httpx2
-from bridge_harness import FIXTURE, PATIENCE, ROOT, Bridge, Client, eventually
+
+from tests.bridge.bridge_harness import FIXTURE, PATIENCE, ROOT, Bridge, Client, eventually
 
 if TYPE_CHECKING:
     from pathlib import Path

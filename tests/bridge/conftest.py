@@ -4,15 +4,16 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-import facility
 import pytest
-from bridge_harness import COMMAND, Bridge, bridges
+
+from tests.bridge import facility
+from tests.bridge.bridge_harness import COMMAND, Bridge, bridges
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from bridge_harness import Client
-    from facility import Target
+    from tests.bridge.bridge_harness import Client
+    from tests.bridge.facility import Target
 
 ALONE = ("--listen", "127.0.0.1:0", "--auth", "none", "--server", f"s={COMMAND}")
 

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 import httpx2
 import pytest
-from bridge_harness import FIXTURE, PATIENCE, Client
 
+from tests.bridge.bridge_harness import FIXTURE, PATIENCE, Client
 from tests.rig import Rig
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from bridge_harness import Bridge
+    from tests.bridge.bridge_harness import Bridge
 
 SERVER = FIXTURE.with_name("facility_server.py")
 COMMAND = f"{sys.executable} {SERVER}"

@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 import httptools
-from bridge_harness import PATIENCE, call, descendants, eventually, text_of
+
+from tests.bridge.bridge_harness import PATIENCE, call, descendants, eventually, text_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from bridge_harness import Bridge
+    from tests.bridge.bridge_harness import Bridge
 
 numbers = itertools.count()
 

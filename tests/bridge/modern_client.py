@@ -9,13 +9,14 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bridge_harness import BOTH, messages
+from tests.bridge.bridge_harness import BOTH, messages
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     import httpx2
-    from bridge_harness import Bridge
+
+    from tests.bridge.bridge_harness import Bridge
 
 MODERN = "2026-07-28"
 PREFIX = "io.modelcontextprotocol/"

@@ -10,8 +10,6 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bridge_harness import call, initialize, text_of
-
 from mcpd.bridge import jsonrpc
 from mcpd.bridge.callers import Caller
 from mcpd.bridge.handshake.greeting import POOL_GREETING, greeting
@@ -23,6 +21,7 @@ from mcpd.bridge.upstream.commands import Command, CommandSource
 from mcpd.bridge.upstream.pools import Pools
 from mcpd.bridge.upstream.source import ServerInfo
 from mcpd.errors import McpdError, NotAuthorized
+from tests.bridge.bridge_harness import call, initialize, text_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable

@@ -8,8 +8,8 @@ import json
 import socket
 from typing import TYPE_CHECKING, Any, Self
 
-from bridge_harness import PATIENCE, initialize
-from bridge_machine import Machine
+from tests.bridge.bridge_harness import PATIENCE, initialize
+from tests.bridge.bridge_machine import Machine
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

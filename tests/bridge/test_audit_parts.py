@@ -17,7 +17,6 @@ from hashlib import sha256
 from typing import TYPE_CHECKING
 
 import pytest
-from test_bridge_audit import lines
 
 from mcpd.bridge import jsonrpc
 from mcpd.bridge.callers import Caller
@@ -30,6 +29,7 @@ from mcpd.bridge.observe.observer import Observer, is_tool_error
 from mcpd.bridge.observe.watch import Outcome
 from mcpd.bridge.upstream.call import Answer, Call
 from mcpd.errors import InvalidArgument, McpdError
+from tests.bridge.test_bridge_audit import lines
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import httpx2
 import pytest
-from bridge_harness import FIXTURE, Bridge, call, eventually, text_of
+
+from tests.bridge.bridge_harness import FIXTURE, Bridge, call, eventually, text_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable

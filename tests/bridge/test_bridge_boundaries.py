@@ -6,13 +6,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from bridge_harness import call, text_of
-from pool_world import ASKING, Client, Sink, eventually, send, world
 
 from mcpd.bridge import jsonrpc
 from mcpd.bridge.handshake.greeting import greeting
 from mcpd.bridge.observe.watch import Nobody, Outcome
 from mcpd.errors import Disabled, McpdError, ServiceUnavailable
+from tests.bridge.bridge_harness import call, text_of
+from tests.bridge.pool_world import ASKING, Client, Sink, eventually, send, world
 
 if TYPE_CHECKING:
     from mcpd.bridge.callers import Caller

@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from bridge_harness import FIXTURE, PATIENCE, call, eventually, initialize, text_of
-from test_bridge_service import SHARED, Program, ask_as, needs_root, passed, post, start  # noqa: F401 -- fixtures
 
 from mcpd.bridge.budget import COUNTED_FROM, Budget
 from mcpd.bridge.callers import Caller
+from tests.bridge.bridge_harness import FIXTURE, PATIENCE, call, eventually, initialize, text_of
+from tests.bridge.test_bridge_service import SHARED, Program, ask_as, needs_root, passed, post, start  # noqa: F401 -- fixtures
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 import httpx2
 import pytest
-from bridge_harness import BOTH, PATIENCE, Client, call, eventually, initialize, text_of
-from bridge_machine import Machine
 
 from mcpd.paths import calls_key, calls_socket
 from mcpd.runtime.calls import Calls, Pass, issue, read
+from tests.bridge.bridge_harness import BOTH, PATIENCE, Client, call, eventually, initialize, text_of
+from tests.bridge.bridge_machine import Machine
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

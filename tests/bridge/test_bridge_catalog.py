@@ -10,8 +10,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
-from bridge_harness import text_of
-from pool_world import ME, PROGRAM, Sink, World, asked, eventually, lists, send, world
 
 from mcpd.bridge import jsonrpc
 from mcpd.bridge.handshake.greeting import POOL_GREETING
@@ -20,6 +18,8 @@ from mcpd.bridge.jsonrpc import Raw
 from mcpd.bridge.upstream import pools
 from mcpd.bridge.upstream.commands import Command
 from mcpd.errors import Disabled, SpawnFailed, UnsupportedRevision
+from tests.bridge.bridge_harness import text_of
+from tests.bridge.pool_world import ME, PROGRAM, Sink, World, asked, eventually, lists, send, world
 
 if TYPE_CHECKING:
     from pathlib import Path

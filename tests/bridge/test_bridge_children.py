@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 import pytest
-from bridge_harness import COMMAND, call, descendants, events, eventually, initialize, is_alive, text_of
+
+from tests.bridge.bridge_harness import COMMAND, call, descendants, events, eventually, initialize, is_alive, text_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from bridge_harness import Bridge
+    from tests.bridge.bridge_harness import Bridge
 
 
 @pytest.mark.parametrize("session", [True, False])

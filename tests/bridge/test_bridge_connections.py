@@ -8,7 +8,8 @@ from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING
 
 import pytest
-from bridge_harness import COMMAND, PATIENCE, Bridge, eventually
+
+from tests.bridge.bridge_harness import COMMAND, PATIENCE, Bridge, eventually
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 
 import httptools
 import pytest
-from bridge_harness import PATIENCE
 
 from mcpd.bridge.http.framing import Framing, Misframed
+from tests.bridge.bridge_harness import PATIENCE
 
 if TYPE_CHECKING:
-    from bridge_harness import Bridge
+    from tests.bridge.bridge_harness import Bridge
 
 HEAD = b"POST /mcp/s HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
 NOTE = b'{"jsonrpc":"2.0","method":"notifications/x"}'

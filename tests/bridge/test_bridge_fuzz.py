@@ -9,11 +9,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from bridge_harness import Bridge, text_of
-from facility import COMMAND, request, tool
-from fuzzing import Neighbour, Reply, abort, connect, exchange, is_response, nonce, pieces
 from hypothesis import example, given
 from hypothesis import strategies as st
+
+from tests.bridge.bridge_harness import Bridge, text_of
+from tests.bridge.facility import COMMAND, request, tool
+from tests.bridge.fuzzing import Neighbour, Reply, abort, connect, exchange, is_response, nonce, pieces
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

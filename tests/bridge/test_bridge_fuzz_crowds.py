@@ -14,14 +14,15 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 import pytest
-from bridge_harness import COMMAND, PATIENCE, call, eventually, initialize, text_of
-from fuzzing import Neighbour, abort, connect, exchange, nonce
+
+from tests.bridge.bridge_harness import COMMAND, PATIENCE, call, eventually, initialize, text_of
+from tests.bridge.fuzzing import Neighbour, abort, connect, exchange, nonce
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from bridge_harness import Bridge
+    from tests.bridge.bridge_harness import Bridge
 
 HEAD = b"POST /mcp/s HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
 HEALTH = b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"

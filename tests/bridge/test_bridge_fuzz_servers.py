@@ -9,15 +9,16 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import pytest
-from bridge_harness import BOTH, COMMAND, FIXTURE, call, events, text_of
-from fuzzing import Neighbour, is_response, nonce
 from hypothesis import example, given
 from hypothesis import strategies as st
+
+from tests.bridge.bridge_harness import BOTH, COMMAND, FIXTURE, call, events, text_of
+from tests.bridge.fuzzing import Neighbour, is_response, nonce
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from bridge_harness import Bridge, Client
+    from tests.bridge.bridge_harness import Bridge, Client
 
 BABBLING = f"{sys.executable} {FIXTURE.with_name('babbling_server.py')}"
 WRONG = "the answer of nobody"

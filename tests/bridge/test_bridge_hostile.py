@@ -9,12 +9,12 @@ import time
 from typing import TYPE_CHECKING
 
 import pytest
-from bridge_harness import FIXTURE, Bridge, call, text_of
-from pool_world import send, world
 
 from mcpd.bridge import jsonrpc
 from mcpd.bridge.upstream.pipes import CHATTER_AT_ONCE, CHATTER_PAUSE, LINES_AT_ONCE, Chatter, LineReader
 from mcpd.errors import InvalidRequest, ParseError
+from tests.bridge.bridge_harness import FIXTURE, Bridge, call, text_of
+from tests.bridge.pool_world import send, world
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -7,12 +7,13 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from bridge_harness import BOTH, JSON, call, events, initialize, text_of
+
+from tests.bridge.bridge_harness import BOTH, JSON, call, events, initialize, text_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from bridge_harness import Bridge
+    from tests.bridge.bridge_harness import Bridge
 
 VERSIONS = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25")
 
@@ -132,7 +133,7 @@ def test_T3_4_a_second_initialize_repeats_the_state(bridge: Bridge) -> None:
 
 
 def test_a_handshake_the_server_refuses_opens_no_session(alone: Callable[..., Bridge]) -> None:
-    from bridge_harness import COMMAND, descendants, eventually
+    from tests.bridge.bridge_harness import COMMAND, descendants, eventually
 
     bridge = alone("--server", f"refusing={COMMAND} --refuse")
     reply = bridge.client("refusing").post(initialize("i"))
@@ -265,7 +266,7 @@ def test_T14_5_an_unknown_session_is_404(bridge: Bridge) -> None:
 
 
 def test_T14_5_a_session_belongs_to_one_server(alone: Callable[..., Bridge]) -> None:
-    from bridge_harness import COMMAND
+    from tests.bridge.bridge_harness import COMMAND
 
     bridge = alone("--server", f"other={COMMAND}")
     session = bridge.client().open().headers["Mcp-Session-Id"]
@@ -279,7 +280,7 @@ def test_a_request_without_a_session_is_served(bridge: Bridge) -> None:
 
 
 def test_strict_sessions_refuse_what_has_none(alone: Callable[..., Bridge]) -> None:
-    from bridge_harness import descendants
+    from tests.bridge.bridge_harness import descendants
 
     bridge = alone("--strict-sessions")
     assert bridge.client().post(call("echo", text="x")).status_code == 400

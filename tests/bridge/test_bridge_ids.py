@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 import httpx2
 import pytest
-from bridge_harness import BOTH, call, initialize, text_of
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.bridge.bridge_harness import BOTH, call, initialize, text_of
+
 if TYPE_CHECKING:
-    from bridge_harness import Bridge
+    from tests.bridge.bridge_harness import Bridge
 
 
 async def post(http: httpx2.AsyncClient, message: Any, session: str = "") -> httpx2.Response:

@@ -7,13 +7,13 @@ import time
 from typing import TYPE_CHECKING
 
 import pytest
-from bridge_harness import Bridge, call, initialize
 from hypothesis import given
 from hypothesis import strategies as st
 
 from mcpd.bridge.callers import Caller
 from mcpd.bridge.observe import limits
 from mcpd.bridge.observe.limits import RateLimiter
+from tests.bridge.bridge_harness import Bridge, call, initialize
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -146,7 +146,7 @@ def test_who_calls_too_often_is_told_when_to_come_back(limited: Bridge) -> None:
 
 
 def test_other_servers_are_not_limited_by_the_calls_of_one(alone: Callable[..., Bridge]) -> None:
-    from bridge_harness import COMMAND
+    from tests.bridge.bridge_harness import COMMAND
 
     bridge = alone("--rate", "0.01", "--burst", "3", "--server", f"t={COMMAND}")
     for _ in range(2):

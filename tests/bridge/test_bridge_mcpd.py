@@ -9,8 +9,9 @@ import sys
 from typing import TYPE_CHECKING
 
 import pytest
-from bridge_harness import PATIENCE, Bridge, call, eventually, initialize, is_alive, text_of
-from bridge_machine import Machine
+
+from tests.bridge.bridge_harness import PATIENCE, Bridge, call, eventually, initialize, is_alive, text_of
+from tests.bridge.bridge_machine import Machine
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

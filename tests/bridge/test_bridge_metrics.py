@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from bridge_harness import BOTH, COMMAND, PATIENCE, ROOT, Bridge, call, eventually, initialize
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse
 
@@ -25,6 +24,7 @@ from mcpd.bridge.observe.metrics import Metrics
 from mcpd.bridge.observe.observer import Observer
 from mcpd.bridge.observe.watch import Outcome
 from mcpd.bridge.upstream.call import Call
+from tests.bridge.bridge_harness import BOTH, COMMAND, PATIENCE, ROOT, Bridge, call, eventually, initialize
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

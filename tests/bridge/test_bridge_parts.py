@@ -12,7 +12,6 @@ import os
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from bridge_harness import descendants
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -29,6 +28,7 @@ from mcpd.bridge.upstream.source import Listed, ServerInfo
 from mcpd.errors import InvalidConfig, InvalidRequest, McpdError, NotSupported, ParseError, SpawnFailed
 from mcpd.runtime import bundled
 from mcpd.settings import BridgeSettings
+from tests.bridge.bridge_harness import descendants
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -7,13 +7,14 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from bridge_harness import COMMAND, call, descendants, events, eventually, text_of
+
+from tests.bridge.bridge_harness import COMMAND, call, descendants, events, eventually, text_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from bridge_harness import Bridge, Client
+    from tests.bridge.bridge_harness import Bridge, Client
 
 
 def answer(client: Client, question: dict[str, Any], result: object) -> int:

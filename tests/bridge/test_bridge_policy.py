@@ -8,12 +8,12 @@ import shutil
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from bridge_harness import call, eventually, initialize, text_of
-from bridge_machine import Machine
 
 from mcpd.bridge import jsonrpc
 from mcpd.bridge.upstream.policy import Answered, load
 from mcpd.errors import InvalidConfig
+from tests.bridge.bridge_harness import call, eventually, initialize, text_of
+from tests.bridge.bridge_machine import Machine
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

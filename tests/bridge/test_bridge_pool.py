@@ -9,8 +9,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
-from bridge_harness import text_of
-from pool_world import ASKING, ME, OTHER, Client, Sink, asked, eventually, send, world
 
 from mcpd.bridge import jsonrpc
 from mcpd.bridge.budget import Budget
@@ -20,14 +18,15 @@ from mcpd.bridge.upstream.call import Call
 from mcpd.bridge.upstream.flight import Flight
 from mcpd.bridge.upstream.news import News
 from mcpd.errors import LimitExceeded, NotAuthorized
+from tests.bridge.bridge_harness import text_of
+from tests.bridge.pool_world import ASKING, ME, OTHER, Client, Sink, asked, eventually, send, world
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from pool_world import World
-
     from mcpd.bridge.jsonrpc import Message
     from mcpd.bridge.upstream.pool import Pool
+    from tests.bridge.pool_world import World
 
 
 # ---------------------------------------------------------------------------------------- processes

@@ -9,11 +9,12 @@ import sys
 from typing import TYPE_CHECKING
 
 import pytest
-from bridge_harness import PATIENCE, eventually, is_alive, text_of
-from bridge_harness import call as call_tool
-from bridge_machine import Machine
-from modern_client import FIXTURE as MODERN_SERVER
-from modern_client import SUBSCRIPTION, ModernClient, request
+
+from tests.bridge.bridge_harness import PATIENCE, eventually, is_alive, text_of
+from tests.bridge.bridge_harness import call as call_tool
+from tests.bridge.bridge_machine import Machine
+from tests.bridge.modern_client import FIXTURE as MODERN_SERVER
+from tests.bridge.modern_client import SUBSCRIPTION, ModernClient, request
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

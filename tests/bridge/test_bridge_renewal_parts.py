@@ -10,20 +10,19 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from bridge_harness import events, text_of
-from pool_world import ME, eventually, lists, send, world
 
 from mcpd.bridge.exchange import EventQueue
 from mcpd.bridge.handshake import renewal
 from mcpd.errors import Disabled, ServiceUnavailable
+from tests.bridge.bridge_harness import events, text_of
+from tests.bridge.pool_world import ME, eventually, lists, send, world
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from pool_world import World
-
     from mcpd.bridge.handshake.session import Session
+    from tests.bridge.pool_world import World
 
 CHANGED = "notifications/tools/list_changed"
 CROWD = 300

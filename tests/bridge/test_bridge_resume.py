@@ -12,16 +12,17 @@ from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import urlsplit
 
 import pytest
-from bridge_harness import PATIENCE, Client, Frame, call, descendants, eventually, frames, text_of
 from mcp import Client as SdkClient
 
 from mcpd.bridge.handshake.resume import KEPT_EVENTS
+from tests.bridge.bridge_harness import PATIENCE, Client, Frame, call, descendants, eventually, frames, text_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     import httpx2
-    from bridge_harness import Bridge
+
+    from tests.bridge.bridge_harness import Bridge
 
 ELICIT = {"elicitation": {}}
 QUESTION = call("ask", "q", method="elicitation/create", params={})

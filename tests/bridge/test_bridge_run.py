@@ -15,15 +15,16 @@ from typing import TYPE_CHECKING, Any, Self
 
 import mcp_types as types
 import pytest
-from bridge_harness import PATIENCE, ROOT, call, eventually, initialize, is_alive, text_of
 from mcp import Client as SdkClient
 from mcp import StdioServerParameters
-from stdio_machine import mapped_machine
+
+from tests.bridge.bridge_harness import PATIENCE, ROOT, call, eventually, initialize, is_alive, text_of
+from tests.bridge.stdio_machine import mapped_machine
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from bridge_machine import Machine
+    from tests.bridge.bridge_machine import Machine
 
 pytestmark = pytest.mark.skipif(shutil.which("dbus-daemon") is None, reason="needs dbus-daemon")
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from bridge_harness import Bridge
+    from tests.bridge.bridge_harness import Bridge
 
 
 def text(result: Any) -> str:
@@ -72,7 +72,7 @@ async def test_clients_with_sessions_of_their_own_do_not_mix(bridge: Bridge) -> 
 
 
 async def test_the_official_client_with_a_token(start_bridge: Callable[..., Bridge], tmp_path: Path) -> None:
-    from bridge_harness import COMMAND
+    from tests.bridge.bridge_harness import COMMAND
 
     token = tmp_path / "token"
     token.write_text("tok")

@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING
 
 import httpx2
 import pytest
-from bridge_harness import BOTH, COMMAND, PATIENCE, ROOT, Client, call, eventually, initialize, text_of
 
 from mcpd import __version__
+from tests.bridge.bridge_harness import BOTH, COMMAND, PATIENCE, ROOT, Client, call, eventually, initialize, text_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from bridge_harness import Bridge
+    from tests.bridge.bridge_harness import Bridge
 
 PING = {"jsonrpc": "2.0", "id": 1, "method": "ping"}
 

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 import httpx2
 import pytest
-from bridge_harness import BOTH, COMMAND, PATIENCE, ROOT, call, eventually, initialize, is_alive, text_of
 
 from mcpd.cli.main import main as mcpctl
+from tests.bridge.bridge_harness import BOTH, COMMAND, PATIENCE, ROOT, call, eventually, initialize, is_alive, text_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

@@ -11,12 +11,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from bridge_harness import call, descendants, events, eventually, initialize, text_of
+
+from tests.bridge.bridge_harness import call, descendants, events, eventually, initialize, text_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from bridge_harness import Bridge, Client
+    from tests.bridge.bridge_harness import Bridge, Client
 
 SERVER = f"{sys.executable} {Path(__file__).parent / 'fixtures' / 'pool_server.py'}"
 ASKING = {"elicitation": {}}

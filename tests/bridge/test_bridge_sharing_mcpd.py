@@ -10,13 +10,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from bridge_harness import PATIENCE, call, eventually, is_alive, text_of
-from bridge_machine import Machine
+
+from tests.bridge.bridge_harness import PATIENCE, call, eventually, is_alive, text_of
+from tests.bridge.bridge_machine import Machine
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from bridge_harness import Client
+    from tests.bridge.bridge_harness import Client
 
 pytestmark = pytest.mark.skipif(shutil.which("dbus-daemon") is None, reason="needs dbus-daemon")
 PROGRAM = Path(__file__).parent / "fixtures" / "pool_server.py"

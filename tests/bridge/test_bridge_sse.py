@@ -17,17 +17,27 @@ from typing import TYPE_CHECKING, Any
 import httpx2
 import mcp_types as types
 import pytest
-from bridge_harness import COMMAND, PATIENCE, Frame, call, descendants, eventually, frames, initialize, text_of
 from mcp import ClientSession
 from mcp.client.sse import sse_client
-from test_bridge_service import SHARED, Program, ask_as, needs_root, passed, post, start  # noqa: F401 -- fixtures
 
 from mcpd.bridge.handshake.sse import MOST_LINKS, MOST_WAITING
+from tests.bridge.bridge_harness import (
+    COMMAND,
+    PATIENCE,
+    Frame,
+    call,
+    descendants,
+    eventually,
+    frames,
+    initialize,
+    text_of,
+)
+from tests.bridge.test_bridge_service import SHARED, Program, ask_as, needs_root, passed, post, start  # noqa: F401 -- fixtures
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from bridge_harness import Bridge
+    from tests.bridge.bridge_harness import Bridge
 
 INITIALIZED = {"jsonrpc": "2.0", "method": "notifications/initialized"}
 PING = {"jsonrpc": "2.0", "id": "p", "method": "ping"}

@@ -10,13 +10,14 @@ import socket
 from typing import TYPE_CHECKING
 
 import pytest
-from bridge_harness import PATIENCE, call, eventually, initialize, is_alive, text_of
-from stdio_machine import INITIALIZED, Talk, mapped_machine, modern, stdio_socket
+
+from tests.bridge.bridge_harness import PATIENCE, call, eventually, initialize, is_alive, text_of
+from tests.bridge.stdio_machine import INITIALIZED, Talk, mapped_machine, modern, stdio_socket
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from bridge_machine import Machine
+    from tests.bridge.bridge_machine import Machine
 
 pytestmark = pytest.mark.skipif(shutil.which("dbus-daemon") is None, reason="needs dbus-daemon")
 

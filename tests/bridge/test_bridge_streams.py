@@ -8,13 +8,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from bridge_harness import call, frames, text_of
-from test_bridge_sse import link
+
+from tests.bridge.bridge_harness import call, frames, text_of
+from tests.bridge.test_bridge_sse import link
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from bridge_harness import Bridge
+    from tests.bridge.bridge_harness import Bridge
 
 
 @pytest.mark.parametrize("which", ["sse", "GET", "POST"])

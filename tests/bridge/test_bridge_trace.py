@@ -8,12 +8,12 @@ import re
 from typing import TYPE_CHECKING
 
 import pytest
-from bridge_harness import COMMAND, Bridge, call, eventually, initialize
 from hypothesis import given
 from hypothesis import strategies as st
 
 from mcpd.bridge import jsonrpc
 from mcpd.bridge.observe import trace
+from tests.bridge.bridge_harness import COMMAND, Bridge, call, eventually, initialize
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -10,14 +10,15 @@ from html.parser import HTMLParser
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from bridge_harness import BOTH, PATIENCE, initialize, text_of
-from facility import SERVER, request, tool
+
+from tests.bridge.bridge_harness import BOTH, PATIENCE, initialize, text_of
+from tests.bridge.facility import SERVER, request, tool
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from bridge_harness import Bridge, Client
+    from tests.bridge.bridge_harness import Bridge, Client
 
 # ---------------------------------------------------------------------------------------- T12: errors
 

@@ -8,14 +8,15 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from bridge_harness import BOTH, initialize, text_of
-from facility import COMMAND, on_both, on_script, request, tool
+
+from tests.bridge.bridge_harness import BOTH, initialize, text_of
+from tests.bridge.facility import COMMAND, on_both, on_script, request, tool
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from bridge_harness import Bridge, Client
-    from facility import Target
+    from tests.bridge.bridge_harness import Bridge, Client
+    from tests.bridge.facility import Target
 
 
 def reflected(client: Client, value: object) -> Any:

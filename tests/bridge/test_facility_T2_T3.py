@@ -6,11 +6,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from bridge_harness import initialize, text_of
-from facility import request, tool
+
+from tests.bridge.bridge_harness import initialize, text_of
+from tests.bridge.facility import request, tool
 
 if TYPE_CHECKING:
-    from bridge_harness import Client
+    from tests.bridge.bridge_harness import Client
 
 REVISIONS = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25")
 

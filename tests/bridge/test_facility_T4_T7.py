@@ -11,12 +11,13 @@ import re
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from bridge_harness import text_of
-from facility import PICTURE, on_both, request, tool
 from jsonschema import Draft202012Validator
 
+from tests.bridge.bridge_harness import text_of
+from tests.bridge.facility import PICTURE, on_both, request, tool
+
 if TYPE_CHECKING:
-    from bridge_harness import Client
+    from tests.bridge.bridge_harness import Client
 
 pytestmark = on_both
 URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:([A-Za-z0-9._~:/?#\[\]@!$&'()*+,;=-]|%[0-9A-Fa-f]{2})+")

@@ -9,14 +9,16 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 import pytest
-from bridge_harness import BOTH, initialize, text_of
-from facility import COMMAND, request, tool
+
+from tests.bridge.bridge_harness import BOTH, initialize, text_of
+from tests.bridge.facility import COMMAND, request, tool
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     import httpx2
-    from bridge_harness import Bridge, Client
+
+    from tests.bridge.bridge_harness import Bridge, Client
 
 
 def test_T9_1_a_post_gets_a_json_rpc_response(client: Client) -> None:

@@ -8,9 +8,10 @@ import shutil
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from bridge_harness import descendants, eventually, initialize, text_of
-from bridge_machine import Machine
-from facility import SERVER, request, tool
+
+from tests.bridge.bridge_harness import descendants, eventually, initialize, text_of
+from tests.bridge.bridge_machine import Machine
+from tests.bridge.facility import SERVER, request, tool
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

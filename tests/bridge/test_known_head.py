@@ -10,8 +10,6 @@ from typing import Any
 import httptools
 import pytest
 import uvicorn
-from bridge_harness import Bridge, call, text_of
-from fuzzing import connect, exchange
 from hypothesis import given
 from hypothesis import strategies as st
 from uvicorn.server import ServerState
@@ -22,6 +20,8 @@ from mcpd.bridge.http.connection import Connection
 from mcpd.bridge.http.endpoint import Head
 from mcpd.bridge.http.known_head import KnownHead, learn
 from mcpd.bridge.http.post import Post
+from tests.bridge.bridge_harness import Bridge, call, text_of
+from tests.bridge.fuzzing import connect, exchange
 
 BODY = b'{"jsonrpc":"2.0","id":1,"method":"ping"}'
 HEADERS = [b"Host: localhost", b"Content-Type: application/json", b"Accept: application/json, text/event-stream"]

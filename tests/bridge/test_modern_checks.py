@@ -8,15 +8,25 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from bridge_harness import JSON, bridges, initialize
-from modern_client import MODERN, PREFIX, ModernClient, call, client, command, envelope, headers_for, request
 
 from mcpd.bridge import eras
+from tests.bridge.bridge_harness import JSON, bridges, initialize
+from tests.bridge.modern_client import (
+    MODERN,
+    PREFIX,
+    ModernClient,
+    call,
+    client,
+    command,
+    envelope,
+    headers_for,
+    request,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from bridge_harness import Bridge
+    from tests.bridge.bridge_harness import Bridge
 
 ALL = ["2026-07-28", "2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05"]
 

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import httpx2
 import pytest
-from bridge_harness import BOTH, bridges, eventually
-from bridge_harness import call as handshake_call
-from modern_client import (
+
+from tests.bridge.bridge_harness import BOTH, bridges, eventually
+from tests.bridge.bridge_harness import call as handshake_call
+from tests.bridge.modern_client import (
     FORMS,
     MODERN,
     PREFIX,
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from bridge_harness import Bridge
+    from tests.bridge.bridge_harness import Bridge
 
 SERVERS = {"modern": ("modern",), "dual": ("handshake", "modern")}
 
@@ -174,7 +175,7 @@ def test_both_eras_of_a_server_at_once(bridge: Bridge) -> None:
 
 
 def test_a_handshake_client_is_told_that_a_server_is_modern_only(bridge: Bridge) -> None:
-    from bridge_harness import initialize
+    from tests.bridge.bridge_harness import initialize
 
     error = bridge.client("modern").ask(initialize(4))["error"]
     assert error["code"] == -32022

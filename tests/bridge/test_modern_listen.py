@@ -7,16 +7,16 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from bridge_harness import BOTH, bridges, eventually
-from modern_client import SUBSCRIPTION, ModernClient, call, client, command, headers_for, request
 
 from mcpd.bridge.modern.listen import MOST_LISTENING, MOST_URIS
+from tests.bridge.bridge_harness import BOTH, bridges, eventually
+from tests.bridge.modern_client import SUBSCRIPTION, ModernClient, call, client, command, headers_for, request
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from bridge_harness import Bridge
+    from tests.bridge.bridge_harness import Bridge
 
 ACKNOWLEDGED = "notifications/subscriptions/acknowledged"
 

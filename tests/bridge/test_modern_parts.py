@@ -9,8 +9,6 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from bridge_harness import events
-from modern_client import FORMS, MODERN, SUBSCRIPTION, call, command, envelope, headers_for, request
 
 from mcpd.bridge.budget import Budget
 from mcpd.bridge.callers import Caller
@@ -24,6 +22,8 @@ from mcpd.bridge.upstream import pool
 from mcpd.bridge.upstream.commands import CommandSource, from_arguments
 from mcpd.bridge.upstream.pools import Pools
 from mcpd.errors import InvalidArgument
+from tests.bridge.bridge_harness import events
+from tests.bridge.modern_client import FORMS, MODERN, SUBSCRIPTION, call, command, envelope, headers_for, request
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -10,14 +10,26 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from bridge_harness import BOTH, bridges, eventually, is_alive
-from modern_client import ALL, FORMS, PREFIX, ModernClient, call, client, command, envelope, headers_for, request
-from test_bridge_service import SHARED, Program, ask_as, needs_root, start  # noqa: F401 -- fixtures
+
+from tests.bridge.bridge_harness import BOTH, bridges, eventually, is_alive
+from tests.bridge.modern_client import (
+    ALL,
+    FORMS,
+    PREFIX,
+    ModernClient,
+    call,
+    client,
+    command,
+    envelope,
+    headers_for,
+    request,
+)
+from tests.bridge.test_bridge_service import SHARED, Program, ask_as, needs_root, start  # noqa: F401 -- fixtures
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from bridge_harness import Bridge
+    from tests.bridge.bridge_harness import Bridge
 
 FORM = {"message": "sure?", "requestedSchema": {"type": "object", "properties": {"answer": {"type": "integer"}}}}
 ANSWER = {"action": "accept", "content": {"answer": 42}}

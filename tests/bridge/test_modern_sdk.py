@@ -8,14 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 import mcp_types as types
 import pytest
-from bridge_harness import bridges
 from mcp import Client, MCPError
-from modern_client import MODERN, command
+
+from tests.bridge.bridge_harness import bridges
+from tests.bridge.modern_client import MODERN, command
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from bridge_harness import Bridge
+    from tests.bridge.bridge_harness import Bridge
 
 
 @pytest.fixture(scope="module")

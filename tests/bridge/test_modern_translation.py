@@ -8,14 +8,26 @@ from typing import TYPE_CHECKING, Any
 
 import httpx2
 import pytest
-from bridge_harness import BOTH, bridges, eventually
-from modern_client import ALL, MODERN, PREFIX, ModernClient, call, client, command, envelope, headers_for, request
+
+from tests.bridge.bridge_harness import BOTH, bridges, eventually
+from tests.bridge.modern_client import (
+    ALL,
+    MODERN,
+    PREFIX,
+    ModernClient,
+    call,
+    client,
+    command,
+    envelope,
+    headers_for,
+    request,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from bridge_harness import Bridge
+    from tests.bridge.bridge_harness import Bridge
 
 
 @pytest.fixture(scope="module")

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from bridge_harness import FIXTURE, Bridge
-from browser import LOOKS, check_look, chromium, keep, visiting
+
+from tests.bridge.bridge_harness import FIXTURE, Bridge
+from tests.bridge.browser import LOOKS, check_look, chromium, keep, visiting
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -17,11 +17,11 @@ from urllib.parse import quote
 
 import httpx2
 import pytest
-from bridge_harness import BOTH, COMMAND, PATIENCE, Bridge, call, descendants, eventually, text_of
 
 from mcpd.bridge.pages.offer import MOST_PROBLEM, MOST_PROBLEMS, PROBLEMS, Offer
 from mcpd.bridge.pages.snippets import snippets
 from mcpd.bridge.site import Site
+from tests.bridge.bridge_harness import BOTH, COMMAND, PATIENCE, Bridge, call, descendants, eventually, text_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING
 
 import httpx2
 import pytest
-from bridge_harness import BOTH, PATIENCE, ROOT, Bridge, eventually, initialize
-from bridge_machine import Machine
-from browser import LOOKS, check_look, chromium, keep, visiting
-from test_bridge_service import BRIDGE, Program
-from test_pages_http import certificate
 
+from tests.bridge.bridge_harness import BOTH, PATIENCE, ROOT, Bridge, eventually, initialize
+from tests.bridge.bridge_machine import Machine
+from tests.bridge.browser import LOOKS, check_look, chromium, keep, visiting
+from tests.bridge.test_bridge_service import BRIDGE, Program
+from tests.bridge.test_pages_http import certificate
 from tests.preloaded import python
 
 if TYPE_CHECKING:

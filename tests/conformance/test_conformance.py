@@ -12,9 +12,8 @@ import pytest
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from conftest import Tools
-
     from tests.bridge.bridge_harness import Bridge
+    from tests.conformance.conftest import Tools
 
 CURRENT = "conformance/dist/index.js"
 RELEASED = "conformance-released/dist/index.js"

@@ -13,9 +13,8 @@ from tests.conformance.inspector_parts import INSPECTOR
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from conftest import Tools
-
     from tests.bridge.bridge_harness import Bridge
+    from tests.conformance.conftest import Tools
 
 WAYS = {
     "handshake": ("/mcp/both", "--transport", "http", "--protocol-era", "legacy"),

@@ -6,7 +6,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from install_parts import World, make_world
+
+from tests.install.install_parts import World, make_world
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -9,9 +9,8 @@ import signal
 import sys
 from pathlib import Path
 
-from install_parts import make_world
-
 from mcpd.install import InstallOptions, JobEvent
+from tests.install.install_parts import make_world
 
 
 async def main() -> None:

@@ -10,8 +10,7 @@ from http.server import BaseHTTPRequestHandler
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
-from install_parts import tarball
-
+from tests.install.install_parts import tarball
 from tests.loopback import Loopback
 
 if TYPE_CHECKING:

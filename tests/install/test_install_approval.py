@@ -9,7 +9,6 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from install_parts import SERVER, World, local, project
 
 from mcpd.errors import Busy, NeedsApproval, NoSpace, NotFound, SpawnFailed, Unhealthy
 from mcpd.install import InstallOptions, Job, JobState
@@ -18,6 +17,7 @@ from mcpd.install.lockfile import LOCK_FILE
 from mcpd.paths import Scope
 from mcpd.runtime.sessions import Owner
 from mcpd.store import Store
+from tests.install.install_parts import SERVER, World, local, project
 
 if TYPE_CHECKING:
     from pathlib import Path

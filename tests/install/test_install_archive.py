@@ -14,11 +14,11 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from install_parts import SERVER, World, index, local, reach, tarball, wheel
 
 from mcpd.errors import IntegrityMismatch, InvalidManifest, LimitExceeded, SourceUnavailable
 from mcpd.install import JobState, read_lock
 from mcpd.install.sources import archive
+from tests.install.install_parts import SERVER, World, index, local, reach, tarball, wheel
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -11,10 +11,10 @@ import zipfile
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from install_parts import SERVER, World, index, local, project, tarball, wheel
 
 from mcpd.errors import Cancelled, InvalidManifest, SourceUnavailable
 from mcpd.install import InstallOptions, Job, JobState
+from tests.install.install_parts import SERVER, World, index, local, project, tarball, wheel
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -8,11 +8,11 @@ import os
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from install_parts import World, local, project, reach
 
 from mcpd.errors import InvalidArgument, Unhealthy
 from mcpd.install import InstallOptions, JobState
 from mcpd.install.pipeline import PARALLEL
+from tests.install.install_parts import World, local, project, reach
 from tests.servers.remote_harness import far_server
 
 if TYPE_CHECKING:

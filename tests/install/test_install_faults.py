@@ -13,14 +13,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from install_parts import World, index, local, make_world, project, running, wheel
 
 from mcpd.errors import NoSpace
+from tests.install.install_parts import World, index, local, make_world, project, running, wheel
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-HERE = Path(__file__).parent
+KILL_ME = str(Path(__file__).with_name("kill_me.py"))
 STEPS = [
     ("planning", 0),
     ("fetching", 0),
@@ -36,9 +36,9 @@ async def killed(document: dict[str, object], state: str, progress: int, directo
     """Let a process install *document* and die in *state*."""
     file = directory / "entry.json"
     file.write_text(json.dumps(document))
-    path = os.pathsep.join([str(HERE), *sys.path])
+    path = os.pathsep.join(sys.path)
     process = await asyncio.create_subprocess_exec(
-        sys.executable, str(HERE / "kill_me.py"), str(file), state, str(progress), env=os.environ | {"PYTHONPATH": path}
+        sys.executable, KILL_ME, str(file), state, str(progress), env=os.environ | {"PYTHONPATH": path}
     )
     assert await process.wait() == -signal.SIGKILL
 

@@ -8,11 +8,11 @@ import subprocess
 from typing import TYPE_CHECKING
 
 import pytest
-from git_server import Repository, Server
-from install_parts import SERVER, World, local
 
 from mcpd.errors import AlreadyInstalled, InvalidManifest, SourceUnavailable
 from mcpd.install import JobState, read_lock
+from tests.install.git_server import Repository, Server
+from tests.install.install_parts import SERVER, World, local
 
 if TYPE_CHECKING:
     from pathlib import Path

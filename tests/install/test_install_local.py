@@ -9,7 +9,6 @@ import os
 from typing import TYPE_CHECKING
 
 import pytest
-from install_parts import World, local, make_world, project, reach
 
 from mcpd.errors import (
     Busy,
@@ -20,6 +19,7 @@ from mcpd.errors import (
 )
 from mcpd.install import InstallOptions, JobState, read_lock
 from mcpd.runtime.sessions import Owner
+from tests.install.install_parts import World, local, make_world, project, reach
 from tests.servers.remote_harness import far_server
 
 if TYPE_CHECKING:

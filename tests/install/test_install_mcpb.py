@@ -13,13 +13,13 @@ import zipfile
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from install_parts import SERVER, World, index, reach, wheel
-from npm_registry import SERVER_JS
 
 from mcpd.errors import IntegrityMismatch, InvalidConfig, InvalidManifest
 from mcpd.install import InstallOptions, JobState, read_lock
 from mcpd.install.sources.mcpb import describe, merged
 from mcpd.model import Entry
+from tests.install.install_parts import SERVER, World, index, reach, wheel
+from tests.install.npm_registry import SERVER_JS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

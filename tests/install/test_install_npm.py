@@ -11,12 +11,12 @@ import tarfile
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from git_server import Repository
-from install_parts import World, local
-from npm_registry import SERVER_JS, Registry
 
 from mcpd.errors import IntegrityMismatch, InvalidManifest, SourceUnavailable
 from mcpd.install import read_lock
+from tests.install.git_server import Repository
+from tests.install.install_parts import World, local
+from tests.install.npm_registry import SERVER_JS, Registry
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

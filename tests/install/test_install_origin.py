@@ -10,12 +10,12 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from install_parts import World, index, local, project, wheel
 
 from mcpd.errors import AlreadyInstalled, ReadOnly
 from mcpd.install import InstallOptions
 from mcpd.paths import Scope
 from mcpd.store import Store
+from tests.install.install_parts import World, index, local, project, wheel
 
 if TYPE_CHECKING:
     from collections.abc import Callable

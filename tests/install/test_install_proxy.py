@@ -9,10 +9,10 @@ import threading
 from typing import TYPE_CHECKING, Any, Self
 
 import pytest
-from install_parts import World, index, local, wheel
-from npm_registry import Registry
 
 from mcpd.errors import IntegrityMismatch, InvalidManifest, SourceUnavailable
+from tests.install.install_parts import World, index, local, wheel
+from tests.install.npm_registry import Registry
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

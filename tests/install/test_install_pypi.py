@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from install_parts import FileServer, World, index, running, sdist, wheel
 
 from mcpd.errors import BuildFailed, IntegrityMismatch, InvalidManifest, SourceUnavailable
 from mcpd.install import JobState, read_lock
+from tests.install.install_parts import FileServer, World, index, running, sdist, wheel
 
 pytestmark = pytest.mark.usefixtures("installer")
 

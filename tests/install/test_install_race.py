@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from git_server import Repository
-from install_parts import SERVER, World, local, make_world, project
 
 from mcpd.errors import SourceUnavailable
 from mcpd.install import JobState
 from mcpd.paths import Scope
+from tests.install.git_server import Repository
+from tests.install.install_parts import SERVER, World, local, make_world, project
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

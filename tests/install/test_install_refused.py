@@ -10,7 +10,6 @@ import socket
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from install_parts import World, local, make_world, project, reach
 
 from mcpd.bridge.places import places
 from mcpd.errors import (
@@ -25,6 +24,7 @@ from mcpd.errors import (
 )
 from mcpd.install import InstallOptions, JobEvent, JobState, read_lock
 from mcpd.paths import Scope
+from tests.install.install_parts import World, local, make_world, project, reach
 from tests.servers.remote_harness import far_server
 
 if TYPE_CHECKING:

@@ -8,10 +8,10 @@ import shutil
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from git_server import Repository, Server
-from install_parts import SERVER, World, local, make_world
 
 from mcpd.install import JobState, read_lock
+from tests.install.git_server import Repository, Server
+from tests.install.install_parts import SERVER, World, local, make_world
 
 if TYPE_CHECKING:
     from pathlib import Path

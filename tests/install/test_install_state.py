@@ -8,9 +8,9 @@ import os
 from typing import TYPE_CHECKING
 
 import pytest
-from install_parts import World, local, project
 
 from mcpd.errors import AlreadyInstalled, SpawnFailed, Unhealthy
+from tests.install.install_parts import World, local, project
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -8,12 +8,11 @@ import os
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from install_parts import World, local, project, reach
-
 from mcpd.errors import NeedsApproval, Unhealthy
 from mcpd.install import InstallOptions, JobState
 from mcpd.install import activation as activation_module
 from mcpd.runtime.sessions import Owner, Session
+from tests.install.install_parts import World, local, project, reach
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -8,13 +8,13 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from install_parts import World, local, project
 
 from mcpd.errors import IntegrityMismatch, NotFound, NotSupported
 from mcpd.install import Job, JobState, is_pinned
 from mcpd.install.lockfile import LOCK_FILE
 from mcpd.install.verification import MAX_SHOWN
 from mcpd.store import Store
+from tests.install.install_parts import World, local, project
 
 if TYPE_CHECKING:
     from pathlib import Path

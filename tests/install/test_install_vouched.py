@@ -9,7 +9,6 @@ import os
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from install_parts import World, local, project, reach
 
 from mcpd.errors import AlreadyInstalled, IntegrityMismatch, InvalidManifest, NotFound, SignatureInvalid, Unhealthy
 from mcpd.install import InstallOptions, Job, JobState, is_pinned
@@ -17,6 +16,7 @@ from mcpd.install.lockfile import LOCK_FILE
 from mcpd.install.sources.mcpb import Bundle
 from mcpd.model import Entry
 from mcpd.trust.signing import new_key, sign
+from tests.install.install_parts import World, local, project, reach
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -4,7 +4,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from world import World
+
+from tests.sandbox.world import World
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

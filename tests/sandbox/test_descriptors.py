@@ -10,10 +10,10 @@ import socket
 from typing import TYPE_CHECKING
 
 import pytest
-from world import OWNER, Client, World, talk
 
 from mcpd.errors import InvalidArgument
 from mcpd.paths import Scope
+from tests.sandbox.world import OWNER, Client, World, talk
 
 if TYPE_CHECKING:
     from pathlib import Path

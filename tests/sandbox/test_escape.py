@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from world import NOBODY, OWNER, Client, World, run_as, talk
 
 from mcpd.errors import InvalidManifest, SpawnFailed
 from mcpd.paths import Scope
 from mcpd.runtime.guard import Guard
 from mcpd.runtime.permissions import PathGrant
+from tests.sandbox.world import NOBODY, OWNER, Client, World, run_as, talk
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -11,15 +11,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from world import OWNER, Client, open_descriptors, talk
 
 from mcpd.errors import McpdError
 from mcpd.runtime.exec.proc import PR_SET_CHILD_SUBREAPER
+from tests.sandbox.world import OWNER, Client, open_descriptors, talk
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from world import World
+    from tests.sandbox.world import World
 
 ESCAPEES = """
 import os, signal, sys, time

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from world import World, talk
 
 from mcpd.errors import InvalidManifest
+from tests.sandbox.world import World, talk
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

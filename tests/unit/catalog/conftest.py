@@ -4,12 +4,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from catalog_paths import paths_below
 
 from mcpd.catalog import Catalog
 from mcpd.paths import Paths, Scope
 from mcpd.settings import CatalogSettings, Settings
 from mcpd.trust.keys import Keys
+from tests.unit.catalog.catalog_paths import paths_below
 from tests.unit.catalog.catalog_server import registry
 from tests.unit.catalog.signed_registry import Signed
 

@@ -5,13 +5,13 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import pytest
-from catalog_paths import paths_below
 from hypothesis import given
 from hypothesis import strategies as st
 
 from mcpd.catalog.registries import RegistryLists, check_url
 from mcpd.errors import InvalidArgument, NotFound, ReadOnly
 from mcpd.paths import Paths, Scope
+from tests.unit.catalog.catalog_paths import paths_below
 
 if TYPE_CHECKING:
     from pathlib import Path

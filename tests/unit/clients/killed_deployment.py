@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from deployment_parts import BY_HAND, ENTRY, OTHER, User
+from tests.unit.clients.deployment_parts import BY_HAND, ENTRY, OTHER, User
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -15,7 +15,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from signed_parts import EXAMPLE, Site, payload_of
+from tests.unit.clients.signed_parts import EXAMPLE, Site, payload_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable

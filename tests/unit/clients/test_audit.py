@@ -9,13 +9,13 @@ from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from payload_parts import Clock
 
 from mcpd.clients.audit import MAX_LINE, MAX_LOG, Audit
 from mcpd.clients.errors import InvalidInput
 from mcpd.clients.tree import Tree
 from mcpd.errors import InvalidConfig, McpdError, NoSpace
 from mcpd.paths import Scope
+from tests.unit.clients.payload_parts import Clock
 
 if TYPE_CHECKING:
     from pathlib import Path

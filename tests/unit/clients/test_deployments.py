@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from deployment_parts import ABOUT, BY_HAND, ENTRY, NATIVE, OTHER, SECRET, User, family, ordinary, strays
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -26,6 +25,18 @@ from mcpd.clients.families import Families
 from mcpd.clients.tree import Tree
 from mcpd.errors import Busy, InvalidArgument, InvalidConfig, McpdError, NotFound, ReadOnly
 from mcpd.paths import Scope
+from tests.unit.clients.deployment_parts import (
+    ABOUT,
+    BY_HAND,
+    ENTRY,
+    NATIVE,
+    OTHER,
+    SECRET,
+    User,
+    family,
+    ordinary,
+    strays,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -657,8 +668,8 @@ def test_of_two_deployments_the_second_looks_again(user: User) -> None:
 _MANY = """
 import sys
 from pathlib import Path
-from deployment_parts import ENTRY, User
 from mcpd.errors import Busy
+from tests.unit.clients.deployment_parts import ENTRY, User
 
 user, name = User(Path(sys.argv[1])), sys.argv[2]
 done = 0
@@ -674,7 +685,7 @@ print(done)
 
 def test_two_at_once_leave_one_history(user: User) -> None:
     path = user.servers(mine=BY_HAND)
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path])}
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     started = [
         subprocess.Popen(
             [sys.executable, "-W", "error", "-c", _MANY, str(user.root), name],

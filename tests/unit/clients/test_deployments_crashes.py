@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 import pytest
-from deployment_parts import ENTRY, OTHER, User, family, strays
-from killed_deployment import SCENARIOS
 
 from mcpd.errors import McpdError, NoSpace, NotFound
+from tests.unit.clients.deployment_parts import ENTRY, OTHER, User, family, strays
+from tests.unit.clients.killed_deployment import SCENARIOS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -57,9 +57,8 @@ def work(tmp_path: Path) -> Iterator[Path]:
 
 @pytest.mark.parametrize("scenario", SCENARIOS)
 def test_a_kill_at_any_step_leaves_the_old_or_the_new_file(scenario: str, work: Path) -> None:
-    here = Path(__file__).parent
-    script = [sys.executable, "-W", "error", str(here / "killed_deployment.py"), scenario, str(work)]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(here), *sys.path])}
+    script = [sys.executable, "-W", "error", str(Path(__file__).with_name("killed_deployment.py")), scenario, str(work)]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     runs = int(subprocess.run(script, env=environment, check=True, capture_output=True, text=True).stdout)
     assert runs > 10
 

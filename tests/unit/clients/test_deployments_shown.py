@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from deployment_parts import ABOUT, BY_HAND, ENTRY, OTHER, SECRET, User, family
 from hypothesis import given
 from hypothesis import strategies as st
 
 from mcpd.clients.dialects import to_client
 from mcpd.clients.families import Families
+from tests.unit.clients.deployment_parts import ABOUT, BY_HAND, ENTRY, OTHER, SECRET, User, family
 
 if TYPE_CHECKING:
     from mcpd.clients.plans import Plan

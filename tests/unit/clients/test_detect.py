@@ -7,9 +7,9 @@ import os
 from typing import TYPE_CHECKING
 
 import pytest
-from deployment_parts import BY_HAND, ENTRY, User, family, ordinary
 
 from mcpd.clients.detect import detect
+from tests.unit.clients.deployment_parts import BY_HAND, ENTRY, User, family, ordinary
 
 if TYPE_CHECKING:
     from pathlib import Path

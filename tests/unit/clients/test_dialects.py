@@ -8,12 +8,12 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from family_parts import SHIPPED, file, some
 from hypothesis import given
 from hypothesis import strategies as st
 
 from mcpd.clients.dialects import from_client, to_client
 from mcpd.clients.errors import InvalidInput
+from tests.unit.clients.family_parts import SHIPPED, file, some
 
 if TYPE_CHECKING:
     from mcpd.clients.families import Family

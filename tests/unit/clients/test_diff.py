@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from payload_parts import payload
 
 from mcpd.clients.diff import compare, report
 from mcpd.clients.payload import canonical
+from tests.unit.clients.payload_parts import payload
 
 A, B = "a" * 64, "b" * 64
 FILES = {"command": "npx", "args": ["-y", "files"]}

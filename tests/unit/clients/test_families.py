@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from family_parts import MINIMAL, SHIPPED, description, file, machine, shipped, some, write
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -21,6 +20,7 @@ from mcpd.clients.families import MAX_DATA, MAX_FILES, Families, Family, package
 from mcpd.clients.profiles import Profiles
 from mcpd.errors import InvalidConfig, NotFound
 from mcpd.paths import Scope
+from tests.unit.clients.family_parts import MINIMAL, SHIPPED, description, file, machine, shipped, some, write
 
 CURSOR = MINIMAL.replace("Some client", "My cursor")
 

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from deployment_parts import family, ordinary, skip_without_leases, strays
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -30,6 +29,7 @@ from mcpd.clients.files import (
 )
 from mcpd.errors import Busy, InvalidArgument, InvalidConfig, McpdError, NoSpace, NotSupported, ReadOnly
 from mcpd.files import MAX_FILE
+from tests.unit.clients.deployment_parts import family, ordinary, skip_without_leases, strays
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -8,7 +8,6 @@ import os
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from deployment_parts import ENTRY, OTHER, User
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -17,6 +16,7 @@ from mcpd.clients.history import MOST, History, Record, State
 from mcpd.clients.plans import holds, merged
 from mcpd.errors import InvalidConfig, McpdError
 from mcpd.paths import Scope
+from tests.unit.clients.deployment_parts import ENTRY, OTHER, User
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -21,12 +21,12 @@ from cryptography.hazmat.primitives.serialization import (
 )
 from hypothesis import given
 from hypothesis import strategies as st
-from signed_parts import Site, check_whole, contents, mode, settle
 
 from mcpd.clients.errors import SignatureError
 from mcpd.clients.keys import KEPT, OVERLAP
 from mcpd.errors import InvalidConfig, NoSpace
 from mcpd.paths import Scope
+from tests.unit.clients.signed_parts import Site, check_whole, contents, mode, settle
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -13,8 +13,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from payload_parts import family, profile, server
-from signed_parts import EXAMPLE, EXAMPLE_ID
 
 from mcpd.clients.dialects import to_client
 from mcpd.clients.families import Families, packaged
@@ -23,6 +21,8 @@ from mcpd.clients.profiles import Profiles
 from mcpd.clients.validation import validate
 from mcpd.errors import InvalidArgument
 from mcpd.model.base import MAX_DEPTH
+from tests.unit.clients.payload_parts import family, profile, server
+from tests.unit.clients.signed_parts import EXAMPLE, EXAMPLE_ID
 
 if TYPE_CHECKING:
     from mcpd.clients.families import Family

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from payload_parts import NPX, by_id, family, paths_below, payload, profile, run, server
 
 from mcpd.clients.addresses import read_address
 from mcpd.clients.payload import generate
 from mcpd.clients.policy import MAX_POLICY, Policy
 from mcpd.errors import InvalidConfig
 from mcpd.paths import Paths, Scope
+from tests.unit.clients.payload_parts import NPX, by_id, family, paths_below, payload, profile, run, server
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

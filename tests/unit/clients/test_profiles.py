@@ -7,7 +7,6 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from family_parts import SHIPPED, machine, some, write
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -16,6 +15,7 @@ from mcpd.clients.families import packaged
 from mcpd.clients.profiles import Profile, Profiles
 from mcpd.errors import InvalidConfig
 from mcpd.paths import Scope
+from tests.unit.clients.family_parts import SHIPPED, machine, some, write
 
 if TYPE_CHECKING:
     from pathlib import Path

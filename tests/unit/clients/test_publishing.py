@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from payload_parts import Clock, payload
 
 from mcpd.clients.errors import InvalidInput
 from mcpd.clients.payload import parse_payload
@@ -19,6 +18,7 @@ from mcpd.clients.publishing import MAX_PAYLOAD, Drafts
 from mcpd.clients.tree import Tree
 from mcpd.errors import InvalidConfig, McpdError
 from mcpd.paths import Scope
+from tests.unit.clients.payload_parts import Clock, payload
 
 if TYPE_CHECKING:
     from pathlib import Path

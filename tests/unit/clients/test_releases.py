@@ -19,8 +19,6 @@ import pytest
 from cryptography.hazmat.primitives.serialization import load_pem_public_key
 from hypothesis import given
 from hypothesis import strategies as st
-from signed_parts import EXAMPLE, EXAMPLE_ID, Site, contents, listed, mode, not_mine, payload_of, settle
-from signing_process import SCENARIOS
 
 from mcpd.clients import releases as module
 from mcpd.clients.errors import ArtifactNotFound, SignatureError, error_object
@@ -29,6 +27,18 @@ from mcpd.clients.payload import canonical, id_of
 from mcpd.clients.releases import KEPT, MAX_CHANGELOG, MAX_INDEX, MAX_WORD, statement
 from mcpd.errors import InvalidArgument, InvalidConfig, McpdError, NotFound, ReadOnly
 from mcpd.paths import Scope
+from tests.unit.clients.signed_parts import (
+    EXAMPLE,
+    EXAMPLE_ID,
+    Site,
+    contents,
+    listed,
+    mode,
+    not_mine,
+    payload_of,
+    settle,
+)
+from tests.unit.clients.signing_process import SCENARIOS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -700,7 +710,7 @@ def test_one_release_that_cannot_be_trusted_does_not_keep_others_from_being_sign
 
 pytestmark = pytest.mark.process
 
-HERE = Path(__file__).parent
+PROGRAM = str(Path(__file__).with_name("signing_process.py"))
 COUNT = 12
 
 
@@ -709,8 +719,8 @@ class Started:
         self.processes: list[subprocess.Popen[str]] = []
 
     def start(self, *arguments: object) -> None:
-        command = [sys.executable, "-W", "error", str(HERE / "signing_process.py"), *(str(each) for each in arguments)]
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(HERE), *sys.path])}
+        command = [sys.executable, "-W", "error", PROGRAM, *(str(each) for each in arguments)]
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
         process = subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True)
         self.processes.append(process)
 
@@ -804,9 +814,8 @@ def key_of_files(site: Site) -> set[str]:
 
 @pytest.mark.parametrize("scenario", SCENARIOS)
 def test_a_kill_at_any_step_leaves_the_old_or_the_new_state(scenario: str, work: Path) -> None:
-    here = Path(__file__).parent
-    command = [sys.executable, "-W", "error", str(here / "signing_process.py"), "kill", scenario, str(work)]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(here), *sys.path])}
+    command = [sys.executable, "-W", "error", PROGRAM, "kill", scenario, str(work)]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=250)
     assert (done.returncode, done.stderr) == (0, "")
     runs = int(done.stdout)

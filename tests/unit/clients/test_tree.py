@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from signed_parts import Clock, Site, contents, mode, not_mine, payload_of
 
 from mcpd.clients.audit import Audit
 from mcpd.clients.publishing import Drafts
 from mcpd.clients.tree import Tree, mark
 from mcpd.errors import InvalidArgument, InvalidConfig, McpdError, NoSpace, ReadOnly
 from mcpd.paths import Scope
+from tests.unit.clients.signed_parts import Clock, Site, contents, mode, not_mine, payload_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from payload_parts import family, payload
 
 from mcpd.clients.families import Families, packaged
 from mcpd.clients.secret_values import (
@@ -20,6 +19,7 @@ from mcpd.clients.secret_values import (
     secret_in,
 )
 from mcpd.clients.validation import MAX_FINDINGS, Finding, validate
+from tests.unit.clients.payload_parts import family, payload
 
 if TYPE_CHECKING:
     from mcpd.clients.families import Family

@@ -17,12 +17,12 @@ from cryptography.hazmat.primitives.asymmetric.rsa import generate_private_key
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from hypothesis import given
 from hypothesis import strategies as st
-from signed_parts import EXAMPLE, EXAMPLE_ID, Site, payload_of
 
 from mcpd.clients.errors import SignatureError
 from mcpd.clients.keys import id_of_key
 from mcpd.clients.releases import MAX_DOCUMENT, load_public_key, verify_document
 from mcpd.errors import McpdError
+from tests.unit.clients.signed_parts import EXAMPLE, EXAMPLE_ID, Site, payload_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable

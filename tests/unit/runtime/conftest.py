@@ -9,7 +9,7 @@ import pytest
 
 sys.path.append(str(Path(__file__).parents[2] / "sandbox"))
 
-from world import World
+from tests.sandbox.world import World
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -10,19 +10,18 @@ import socket
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from world import Client, open_descriptors
 
 from mcpd.runtime.fdstore import LeashStore, SessionRecord
 from mcpd.runtime.sessions import Owner, SessionEvent
 from tests.fd_keeper import FdKeeper
+from tests.sandbox.world import Client, open_descriptors
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from world import World
-
     from mcpd.runtime.sessions import Session, Sessions
+    from tests.sandbox.world import World
 
 pytestmark = pytest.mark.process
 

@@ -7,18 +7,17 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from world import Client
 
 from mcpd.errors import SandboxUnavailable
 from mcpd.runtime.launchers import PlainLauncher
 from mcpd.runtime.self_check import GatedLauncher
+from tests.sandbox.world import Client
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from world import World
-
     from mcpd.runtime.launch import Launcher, LaunchSpec
+    from tests.sandbox.world import World
 
 pytestmark = pytest.mark.process
 

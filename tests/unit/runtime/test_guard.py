@@ -17,7 +17,7 @@ from mcpd.runtime.launch import MountKind
 from mcpd.runtime.permissions import PathGrant
 
 if TYPE_CHECKING:
-    from world import World
+    from tests.sandbox.world import World
 
 
 @pytest.mark.parametrize(
@@ -80,12 +80,12 @@ def test_what_packages_bring_from_elsewhere_is_not_moved_away(world: World) -> N
 ELSEWHERE = """
 import subprocess, sys
 from pathlib import Path
-sys.path[:0] = [sys.argv[2], f"{sys.argv[2]}/tests/sandbox"]
+sys.path.insert(0, sys.argv[2])
 from mcpd.errors import InvalidManifest, McpdError
 from mcpd.paths import Scope
 from mcpd.runtime.guard import Guard
 from mcpd.runtime.permissions import PathGrant
-from world import World
+from tests.sandbox.world import World
 
 root = Path(sys.argv[1])
 user = World(root).paths.user

@@ -8,20 +8,19 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from world import talk
 
 from mcpd import paths as locations
 from mcpd.errors import InvalidManifest, SpawnFailed
 from mcpd.paths import Scope
 from mcpd.runtime.bundled import command_of
 from mcpd.runtime.permissions import PathGrant, parse
+from tests.sandbox.world import talk
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from world import World
-
     from mcpd.paths import LayerName
+    from tests.sandbox.world import World
 
 pytestmark = pytest.mark.process
 

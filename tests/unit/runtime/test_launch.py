@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from world import NOBODY, PYTHON, Client
 
 from mcpd.errors import LimitExceeded, SandboxUnavailable, SpawnFailed
 from mcpd.runtime import mounts
@@ -25,6 +24,7 @@ from mcpd.runtime.exec import confined
 from mcpd.runtime.exec.wire import Failure, Request
 from mcpd.runtime.launch import Bus, ForeignProcess, LaunchSpec, Leash, Mount, MountKind, Overlay
 from mcpd.runtime.launchers import EXEC_FILE, PlainLauncher, exec_command
+from tests.sandbox.world import NOBODY, PYTHON, Client
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from world import open_descriptors
 
 from mcpd.errors import LimitExceeded, SpawnFailed, TimedOut
 from mcpd.runtime.exec import stderr
 from mcpd.runtime.launchers import PlainLauncher
 from mcpd.runtime.run import run
 from mcpd.runtime.sandbox import build_spec
+from tests.sandbox.world import open_descriptors
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

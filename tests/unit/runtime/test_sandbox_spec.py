@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from world import PYTHON, talk
 
 from mcpd.errors import InvalidConfig, InvalidManifest, SpawnFailed
 from mcpd.paths import Scope
@@ -24,11 +23,12 @@ from mcpd.runtime.launchers import PlainLauncher
 from mcpd.runtime.run import run
 from mcpd.runtime.sandbox import build_spec, server_spec
 from mcpd.settings import RuntimeSettings, Settings
+from tests.sandbox.world import PYTHON, talk
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from world import World
+    from tests.sandbox.world import World
 
 pytestmark = pytest.mark.process
 

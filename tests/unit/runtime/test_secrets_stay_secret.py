@@ -6,15 +6,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from world import PYTHON
 
 from mcpd.errors import InvalidManifest, McpdError
 from mcpd.paths import Scope
 from mcpd.runtime.sandbox import server_spec
 from mcpd.settings import RuntimeSettings, Settings
+from tests.sandbox.world import PYTHON
 
 if TYPE_CHECKING:
-    from world import World
+    from tests.sandbox.world import World
 
 TOKEN = {"key": "token", "sensitive": True}
 

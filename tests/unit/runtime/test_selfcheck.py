@@ -19,9 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
-    from world import World
-
     from mcpd.runtime.launch import LaunchSpec, Leash
+    from tests.sandbox.world import World
 
 pytestmark = pytest.mark.process
 

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from world import OWNER, Client, open_descriptors, talk
 
 from mcpd.errors import (
     Disabled,
@@ -27,13 +26,13 @@ from mcpd.errors import (
 from mcpd.paths import Scope
 from mcpd.runtime.launchers import SystemdUserLauncher, properties, unit_name
 from mcpd.runtime.sessions import LONG_ENOUGH, LONGEST_DELAY, Backoff, Owner, SessionEvent
+from tests.sandbox.world import OWNER, Client, open_descriptors, talk
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from world import World
-
     from mcpd.runtime.sessions import Session, Sessions
+    from tests.sandbox.world import World
 
 pytestmark = pytest.mark.process
 

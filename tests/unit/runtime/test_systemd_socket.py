@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from world import PYTHON, Client
 
 from mcpd.errors import NotSupported, SpawnFailed
 from mcpd.paths import Scope
@@ -22,11 +21,12 @@ from mcpd.runtime import launchers, mounts
 from mcpd.runtime.launch import LaunchSpec
 from mcpd.runtime.launchers import SystemdSocketLauncher, exec_command, launchers_for
 from mcpd.settings import RuntimeSettings, Settings
+from tests.sandbox.world import PYTHON, Client
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from world import World
+    from tests.sandbox.world import World
 
 pytestmark = pytest.mark.process
 

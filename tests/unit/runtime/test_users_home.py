@@ -7,13 +7,13 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from world import talk
 
 from mcpd.errors import InvalidManifest
 from mcpd.paths import HOME_VARIABLE, Scope
+from tests.sandbox.world import talk
 
 if TYPE_CHECKING:
-    from world import World
+    from tests.sandbox.world import World
 
 pytestmark = pytest.mark.process
 

@@ -17,9 +17,8 @@ from mcpd.runtime.sandbox import build_spec, server_spec
 from mcpd.settings import Settings
 
 if TYPE_CHECKING:
-    from world import World
-
     from mcpd.runtime.launch import LaunchSpec
+    from tests.sandbox.world import World
 
 
 def spec_of(world: World) -> LaunchSpec:

@@ -6,8 +6,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from facility_parts import MADE
 from hypothesis import settings
+
+from tests.unit.scripts.facility_parts import MADE
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

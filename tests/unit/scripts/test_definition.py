@@ -8,12 +8,12 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from facility_parts import define
 
 from mcpd.errors import InvalidArgument, InvalidManifest, NotFound
 from mcpd.model.mcps import CALL_TIMEOUT
 from mcpd.scripts.inspection import MAX_SCRIPT
 from mcpd.servers.scripts.definition import MAX_MANIFEST, alone, read
+from tests.unit.scripts.facility_parts import define
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -7,7 +7,8 @@ import sys
 from typing import Any
 
 import pytest
-from discover_parts import accepts, of, schema
+
+from tests.unit.scripts.discover_parts import accepts, of, schema
 
 INTEGER, STRING, NULL = {"type": "integer"}, {"type": "string"}, {"type": "null"}
 INTEGERS = {"type": "array", "items": INTEGER}

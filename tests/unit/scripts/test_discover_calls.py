@@ -13,12 +13,12 @@ from functools import lru_cache
 from typing import Any
 
 import pytest
-from discover_parts import HEAD, accepts, schema
 from hypothesis import given
 from hypothesis import strategies as st
 
 from mcpd.servers.scripts.calls.arguments import bind
 from mcpd.servers.scripts.discover import types as tables
+from tests.unit.scripts.discover_parts import HEAD, accepts, schema
 
 IMPORTS = "import fractions, numbers, os, re, types\n"
 CLASSES = """

@@ -7,12 +7,12 @@ import json
 from typing import Any
 
 import pytest
-from discover_parts import HEAD, accepts, schema
 from hypothesis import given
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
 from mcpd.servers.scripts.discover import python
+from tests.unit.scripts.discover_parts import HEAD, accepts, schema
 
 LEAVES = {
     "int": st.integers(),

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from script_parts import listed, put, write
 
 from mcpd import bounded
 from mcpd.errors import InvalidManifest, LimitExceeded, McpdError
@@ -21,6 +20,7 @@ from mcpd.paths import Scope
 from mcpd.scripts import contents, servers, syntax
 from mcpd.scripts.inspection import MAX_SCRIPT, Inspection, inspect
 from mcpd.store import Store
+from tests.unit.scripts.script_parts import listed, put, write
 
 if TYPE_CHECKING:
     from mcpd.paths import Paths

@@ -7,12 +7,12 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from script_parts import write
 
 from mcpd.errors import InvalidManifest
 from mcpd.model.mcps import McpsEntry, parse_entry
 from mcpd.paths import Scope
 from mcpd.store import Store
+from tests.unit.scripts.script_parts import write
 from tests.unit.store.store_trees import foreign
 
 if TYPE_CHECKING:

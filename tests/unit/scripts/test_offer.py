@@ -8,7 +8,6 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from facility_parts import SCRIPT, TRANSFORM, Inline, call, define, facility, failed, names, store, text
 from hypothesis import given
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
@@ -19,6 +18,18 @@ from mcpd.servers.scripts.calls import PythonJob
 from mcpd.servers.scripts.facility import AGAIN, PROBLEMS
 from mcpd.servers.scripts.offer import Tools
 from mcpd.servers.scripts.transforms import SECONDS
+from tests.unit.scripts.facility_parts import (
+    SCRIPT,
+    TRANSFORM,
+    Inline,
+    call,
+    define,
+    facility,
+    failed,
+    names,
+    store,
+    text,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -9,11 +9,23 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from facility_parts import SCRIPT, TRANSFORM, Inline, call, define, facility, failed, names, returned, store, text
 
 from mcpd.errors import McpdError
 from mcpd.servers.scripts.calls import Outcome, PythonJob, ShellJob
 from mcpd.servers.scripts.facility import MOST_CALLS, PROBLEMS
+from tests.unit.scripts.facility_parts import (
+    SCRIPT,
+    TRANSFORM,
+    Inline,
+    call,
+    define,
+    facility,
+    failed,
+    names,
+    returned,
+    store,
+    text,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path

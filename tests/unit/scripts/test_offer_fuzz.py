@@ -8,7 +8,6 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from facility_parts import Inline, define
 from hypothesis import given
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
@@ -20,6 +19,7 @@ from mcpd.servers.scripts.offer import Tools
 from mcpd.servers.scripts.prompts import Prompts
 from mcpd.servers.scripts.resources import Resources
 from mcpd.servers.scripts.running import Server
+from tests.unit.scripts.facility_parts import Inline, define
 
 if TYPE_CHECKING:
     from mcpd.servers.scripts.definition import Definition

@@ -9,7 +9,6 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from facility_parts import Inline, define, facility, nobody, store
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -17,6 +16,7 @@ from mcpd.errors import InvalidArgument
 from mcpd.servers.scripts.calls import Calls, PythonJob
 from mcpd.servers.scripts.facility import PROBLEMS, Facility
 from mcpd.servers.scripts.prompts import LIMITS, MAX_TEMPLATE
+from tests.unit.scripts.facility_parts import Inline, define, facility, nobody, store
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -8,7 +8,6 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from facility_parts import Inline, define, facility, failed, store
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -18,6 +17,7 @@ from mcpd.scripts.mcps import is_uri
 from mcpd.servers.scripts.calls import Outcome, PythonJob
 from mcpd.servers.scripts.facility import LAST, PROBLEMS
 from mcpd.servers.scripts.resources import MAX_RESOURCE, MOST_REDIRECTS, of_bytes
+from tests.unit.scripts.facility_parts import Inline, define, facility, failed, store
 
 if TYPE_CHECKING:
     from pathlib import Path

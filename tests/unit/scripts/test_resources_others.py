@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import httpx2
 import pytest
-from facility_parts import define, facility
 
 from mcpd.errors import McpdError, NotAuthorized, ServiceUnavailable, TimedOut
 from mcpd.servers.others import Others
+from tests.unit.scripts.facility_parts import define, facility
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -7,13 +7,13 @@ import json
 from typing import TYPE_CHECKING
 
 import pytest
-from script_parts import HELLO, age, listed, put, said, write
 
 from mcpd.errors import NotFound
 from mcpd.paths import Scope
 from mcpd.scripts import contents
 from mcpd.scripts.mcps import MOST_SERVERS
 from mcpd.store import Store
+from tests.unit.scripts.script_parts import HELLO, age, listed, put, said, write
 
 if TYPE_CHECKING:
     from mcpd.paths import Paths

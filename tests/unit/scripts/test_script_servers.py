@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from script_parts import HELLO, age, listed, put, said, write
 
 from mcpd.errors import NotSupported, ReadOnly
 from mcpd.paths import Scope
 from mcpd.scripts import contents
 from mcpd.scripts.inspection import inspect, interpreter, kind_of
 from mcpd.store import Store
+from tests.unit.scripts.script_parts import HELLO, age, listed, put, said, write
 from tests.unit.store.store_trees import foreign
 
 if TYPE_CHECKING:

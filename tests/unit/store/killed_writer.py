@@ -13,11 +13,10 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from store_trees import document, foreign, hold, install, layout
-
 from mcpd.model import Manifest, dump_json
 from mcpd.paths import Paths, Scope
 from mcpd.store import Generation, Store
+from tests.unit.store.store_trees import document, foreign, hold, install, layout
 
 if TYPE_CHECKING:
     from collections.abc import Callable

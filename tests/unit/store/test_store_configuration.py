@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from store_trees import document, foreign, install, text_of_tree
 
 from mcpd.errors import ConfigMissing, InvalidConfig, InvalidManifest, NotFound
 from mcpd.files import read_file
 from mcpd.model import Manifest
 from mcpd.paths import Paths, Scope
 from mcpd.store import Store, config
+from tests.unit.store.store_trees import document, foreign, install, text_of_tree
 
 if TYPE_CHECKING:
     from collections.abc import Callable

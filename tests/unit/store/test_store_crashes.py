@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 import pytest
-from killed_writer import ONE, SCENARIOS, paths_below
-from store_trees import names_in, text_of_tree
 
 from mcpd.errors import ConfigMissing, NotFound
 from mcpd.paths import Scope
 from mcpd.store import Store
+from tests.unit.store.killed_writer import ONE, SCENARIOS, paths_below
+from tests.unit.store.store_trees import names_in, text_of_tree
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -80,9 +80,8 @@ def work(tmp_path: Path) -> Iterator[Path]:
 
 @pytest.mark.parametrize("scenario", SCENARIOS)
 def test_a_kill_at_any_step_leaves_the_old_or_the_new_state(scenario: str, work: Path) -> None:
-    here = Path(__file__).parent
-    script = [sys.executable, "-W", "error", str(here / "killed_writer.py"), scenario, str(work)]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(here), *sys.path])}
+    script = [sys.executable, "-W", "error", str(Path(__file__).with_name("killed_writer.py")), scenario, str(work)]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     output = subprocess.run(script, env=environment, check=True, capture_output=True, text=True).stdout
     runs = int(output)
     assert runs > 10

@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from store_trees import document, failing_write, foreign, hold, install, layout, names_in
 
 from mcpd.errors import McpdError, NoSpace
 from mcpd.files import make_directory, write_atomic
 from mcpd.model import Manifest
 from mcpd.paths import Paths, Scope
 from mcpd.store import Generation, Store
+from tests.unit.store.store_trees import document, failing_write, foreign, hold, install, layout, names_in
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

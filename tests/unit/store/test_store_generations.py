@@ -9,13 +9,13 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from store_trees import document, foreign, install, names_in, text_of_tree
 
 from mcpd.errors import Busy, InvalidManifest, NotFound, ReadOnly
 from mcpd.files import WriteLock
 from mcpd.model import Manifest
 from mcpd.paths import Paths, Scope
 from mcpd.store import Store
+from tests.unit.store.store_trees import document, foreign, install, names_in, text_of_tree
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -7,13 +7,13 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from store_trees import document, foreign, hold, install, names_in, text_of_tree
 
 from mcpd.errors import Busy, InvalidArgument, InvalidManifest, NotFound, ReadOnly
 from mcpd.files import WriteLock
 from mcpd.model import Manifest
 from mcpd.paths import Paths, Scope
 from mcpd.store import Generation, InstalledServer, Store
+from tests.unit.store.store_trees import document, foreign, hold, install, names_in, text_of_tree
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -9,9 +9,9 @@ import sys
 from typing import TYPE_CHECKING
 
 import pytest
-from store_trees import install, names_in
 
 from mcpd.files import remove_tree
+from tests.unit.store.store_trees import install, names_in
 
 if TYPE_CHECKING:
     import logging

@@ -7,11 +7,11 @@ import shutil
 from typing import TYPE_CHECKING
 
 import pytest
-from store_trees import document, foreign, install
 
 from mcpd.errors import InvalidManifest, NotFound, ReadOnly
 from mcpd.paths import Paths, Scope
 from mcpd.store import Store
+from tests.unit.store.store_trees import document, foreign, install
 
 if TYPE_CHECKING:
     from pathlib import Path
