@@ -8,7 +8,7 @@ import os
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from jsonschema import Draft202012Validator
 
@@ -24,9 +24,16 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from mcpd.servers.workstation.jail import Jail
-    from mcpd.servers.workstation.tool import Answer, Tool
+    from mcpd.servers.workstation.tool import Tool
 
     Progress = Callable[[float, float | None, str], None]
+
+
+class Answer(NamedTuple):
+    """The answer of a tool, whose *result* has the fields of that tool's model."""
+
+    result: Any
+    content: tuple[dict[str, Any], ...]
 
 
 class Workbench:
@@ -92,7 +99,7 @@ class Workbench:
         answer = await tool.run(call or self.new_call(), checked(tool, arguments))
         said = answer.result.model_dump(mode="json", exclude_none=True)
         Draft202012Validator(tool.output_schema).validate(said)
-        return answer
+        return Answer(answer.result, answer.content)
 
     def fingerprint(self) -> str:
         """A digest of all that lies outside of the roots, names, modes and contents."""

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from mcpd.errors import McpdError
 from mcpd.servers.workstation.git.checkout import CHECKOUT
@@ -40,7 +40,7 @@ def canary(bench: Workbench) -> Path:
     return bench.settings.state / "home" / "canary"
 
 
-def call(tool: Tool, **arguments: object) -> Act:
+def call(tool: Tool, **arguments: Any) -> Act:
     return lambda bench: bench.call(tool, path="project", **arguments)
 
 

@@ -8,6 +8,7 @@ import subprocess
 from typing import TYPE_CHECKING, Self
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
 AUTHOR = "A U Thor"
@@ -66,13 +67,13 @@ class MadeRepository:
         return path
 
     def commit(
-        self, message: str = "A commit", /, files: dict[str, str | bytes] | None = None, **variables: str
+        self, message: str = "A commit", /, files: Mapping[str, str | bytes] | None = None, **variables: str
     ) -> str:
         """Write *files*, commit all there is, and say the id."""
         for name, content in (files or {}).items():
             self.write(name, content)
         self.git("add", "--all", "--force")
-        self.git("commit", "--quiet", "--allow-empty", "-m", message, **variables)
+        self.git("commit", "--quiet", "--allow-empty", "-m", message, stdin=b"", check=True, **variables)
         return self.git("rev-parse", "HEAD")
 
     def head(self, name: str = "HEAD") -> str:

@@ -77,7 +77,7 @@ async def test_an_answer_of_any_size_can_be_given() -> None:
 async def test_a_call_behind_an_answer_that_was_not_sent_waits_for_its_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    about = {"title": "", "description": "", "arguments": Nothing, "result": Said, "read_only": True}
+    about: dict[str, Any] = {"title": "", "description": "", "arguments": Nothing, "result": Said, "read_only": True}
     sent: list[Callable[[], None]] = []
     with Workbench(tmp_path) as bench:
         station = Workstation(

@@ -85,7 +85,7 @@ def bodies() -> Bodies:
 @pytest.fixture
 async def station(tmp_path: Path, bodies: Bodies) -> AsyncIterator[Workstation]:
     """A workstation with tools of its own."""
-    about = {"title": "", "description": "", "result": Said}
+    about: dict[str, Any] = {"title": "", "description": "", "result": Said}
     tools = [
         Tool("test/wait", arguments=Nothing, run=in_thread(bodies.wait), **about),
         Tool("test/hang", arguments=Nothing, run=in_thread(bodies.hang), **about),
@@ -186,7 +186,8 @@ async def test_what_comes_too_fast_is_not_run_and_counted(tmp_path: Path, bodies
             with pytest.raises(LimitExceeded, match=r"more than 0\.001 calls a second") as caught:
                 await call(station, name)
             assert caught.value.data is not None
-            assert 0 < caught.value.data["retry_after"] <= 1000
+            retry_after: Any = caught.value.data["retry_after"]
+            assert 0 < retry_after <= 1000
         await station.close()
     assert [(line["event"], line.get("calls")) for line in recorded(tmp_path)] == [("end", None), ("held_back", 2)]
 

@@ -42,7 +42,7 @@ async def detected(bench: Workbench, files: dict[str, str] | None = None, **argu
     write(bench.root, files or {})
     answer = await bench.call(DETECT, **arguments)
     assert answer.content[0]["type"] == "text"
-    result: DetectResult = answer.result  # type: ignore[assignment]
+    result: DetectResult = answer.result
     return result
 
 

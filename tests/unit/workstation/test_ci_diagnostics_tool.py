@@ -46,7 +46,7 @@ def project(bench: Workbench, text: str, *, name: str = "") -> None:
 
 async def found(bench: Workbench, **arguments: Any) -> DiagnosticsResult:
     answer = await bench.call(DIAGNOSTICS, **arguments)
-    result: DiagnosticsResult = answer.result  # type: ignore[assignment]
+    result: DiagnosticsResult = answer.result
     return result
 
 

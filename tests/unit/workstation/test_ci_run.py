@@ -50,7 +50,7 @@ def makefile(bench: Workbench, text: str) -> None:
 
 async def ran(bench: Workbench, tool: Tool, **arguments: Any) -> RunResult:
     answer = await bench.call(tool, **arguments)
-    result: RunResult = answer.result  # type: ignore[assignment]
+    result: RunResult = answer.result
     return result
 
 
@@ -61,7 +61,7 @@ async def of_kind(bench: Workbench, kind: Any, **more: Any) -> Run:
 async def test_a_build_that_succeeds(bench: Workbench) -> None:
     makefile(bench, "build:\n\t@echo made > out\n\t@echo done; echo warned >&2\n")
     answer = await bench.call(BUILD)
-    result: RunResult = answer.result  # type: ignore[assignment]
+    result: RunResult = answer.result
     assert (result.success, result.exit_code, result.output) == (True, 0, "done\nwarned\n")
     assert (result.ecosystem, result.command, result.directory) == ("make", ("make", "build"), str(bench.root))
     assert (bench.root / "out").read_text() == "made\n"
@@ -73,7 +73,7 @@ async def test_a_build_that_succeeds(bench: Workbench) -> None:
 async def test_a_build_that_fails_is_a_result(bench: Workbench) -> None:
     makefile(bench, "build:\n\texit 7\n")
     answer = await bench.call(BUILD)
-    result: RunResult = answer.result  # type: ignore[assignment]
+    result: RunResult = answer.result
     assert (result.success, result.exit_code) == (False, 2)
     assert "Error 7" in result.output
     assert "make build failed with exit status 2" in answer.content[0]["text"]

@@ -36,7 +36,7 @@ def makefile(bench: Workbench, text: str) -> None:
 
 async def ran(bench: Workbench, tool: Tool, **arguments: Any) -> RunResult:
     answer = await bench.call(tool, **arguments)
-    result: RunResult = answer.result  # type: ignore[assignment]
+    result: RunResult = answer.result
     return result
 
 
@@ -59,7 +59,7 @@ async def ended_writer(path: Path) -> AsyncIterator[None]:
 async def test_the_end_of_long_output_is_kept(bench: Workbench) -> None:
     makefile(bench, "build:\n\t@seq 100000\n")
     answer = await bench.call(BUILD, max_output_bytes=2000)
-    result: RunResult = answer.result  # type: ignore[assignment]
+    result: RunResult = answer.result
     assert result.output_truncated
     assert len(result.output) <= 2000
     lines = result.output.splitlines()
@@ -70,7 +70,7 @@ async def test_the_end_of_long_output_is_kept(bench: Workbench) -> None:
 async def test_long_output_is_not_all_of_the_text(bench: Workbench) -> None:
     makefile(bench, "build:\n\t@seq 30000\n")
     answer = await bench.call(BUILD)
-    result: RunResult = answer.result  # type: ignore[assignment]
+    result: RunResult = answer.result
     assert not result.output_truncated
     assert result.output.splitlines()[0] == "1"
     assert len(answer.content[0]["text"]) < 40_000

@@ -186,7 +186,8 @@ async def test_with_crlf_it_is_the_same_edit_in_a_file_without(bench: Workbench,
 async def test_encoding_and_mark_stay(bench: Workbench, encoding: str, named: str | None) -> None:
     path = bench.root / "a"
     path.write_bytes("Größe\nzwei\n".encode(encoding))
-    await bench.call(EDIT, path="a", edits=[edit("Größe", "Maß")], **({"encoding": named} if named else {}))
+    arguments: dict[str, Any] = {"encoding": named} if named else {}
+    await bench.call(EDIT, path="a", edits=[edit("Größe", "Maß")], **arguments)
     assert path.read_bytes() == "Maß\nzwei\n".encode(encoding)
 
 

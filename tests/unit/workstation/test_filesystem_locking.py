@@ -17,11 +17,13 @@ from mcpd.servers.workstation.filesystem.editing import EDIT
 from mcpd.servers.workstation.filesystem.locking import locked
 from mcpd.servers.workstation.filesystem.moving import MOVE
 from mcpd.servers.workstation.filesystem.writing import WRITE
-from tests.unit.workstation.bench import Workbench
+from tests.unit.workstation.bench import Answer, Workbench
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+    from mcpd.servers.workstation.tool import Tool
 
 pytestmark = pytest.mark.process
 
@@ -69,11 +71,14 @@ async def test_neither_is_what_is_appended_meanwhile(bench: Workbench) -> None:
 async def test_what_is_moved_or_deleted_meanwhile_is_not_there_twice(bench: Workbench) -> None:
     for number in range(40):
         (bench.root / "a").write_text("old\n")
-        tool, arguments = (
+        cases: list[tuple[Tool, dict[str, Any]]] = [
             (MOVE, {"source": "a", "destination": "b", "overwrite": True}),
             (DELETE, {"path": "a"}),
             (DELETE, {"path": "a", "permanent": True}),
-        )[number % 3]
+        ]
+        tool, arguments = cases[number % 3]
+        edited: Answer | BaseException
+        gone: Answer | BaseException
         edited, gone = await asyncio.gather(
             bench.call(EDIT, path="a", edits=edit("old\n", "new\n")),
             bench.call(tool, **arguments),

@@ -184,7 +184,8 @@ async def test_base64_gives_the_bytes_of_everything(bench: Workbench) -> None:
 async def test_bytes_come_in_parts(bench: Workbench) -> None:
     data = os.urandom(2500) + b"\0"
     (bench.root / "a").write_bytes(b"\0" + data)
-    parts, offset = [], 0
+    parts = []
+    offset: int | None = 0
     while offset is not None:
         result = (await bench.call(READ, path="a", offset=offset, max_bytes=1000, encoding="base64")).result
         assert result.truncated == (result.next_offset is not None)

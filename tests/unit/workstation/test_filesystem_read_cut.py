@@ -13,13 +13,12 @@ from mcpd.servers.workstation.filesystem.listing import LIST
 from mcpd.servers.workstation.filesystem.reading import MAX_BYTES, READ
 from mcpd.servers.workstation.filesystem.searching import SEARCH
 from mcpd.servers.workstation.filesystem.trees import TREE
-from tests.unit.workstation.bench import Workbench
+from tests.unit.workstation.bench import Answer, Workbench
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from mcpd.servers.workstation.tool import Answer
 
 pytestmark = pytest.mark.process
 
@@ -73,7 +72,8 @@ async def test_an_answer_has_room_in_a_message(bench: Workbench, data: bytes, ar
 async def test_the_parts_of_a_text_that_is_long_in_json_are_the_text(bench: Workbench) -> None:
     content = "".join(f"{number}\x01\x02\x03\n" for number in range(600_000))
     (bench.root / "a").write_text(content)
-    parts, start = [], 1
+    parts = []
+    start: int | None = 1
     while start is not None:
         result = (await bench.call(READ, path="a", start_line=start, max_bytes=MAX_BYTES)).result
         assert result.start_line == start

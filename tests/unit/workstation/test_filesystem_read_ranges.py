@@ -8,7 +8,7 @@ import codecs
 import hashlib
 import json
 import re
-from typing import TYPE_CHECKING, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 import pytest
 from hypothesis import given
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.process
 ENCODINGS = get_args(TextEncoding)
 UNICODE = [each for each in ENCODINGS if each.startswith("utf")]
 CHARACTERS = st.one_of(
-    st.sampled_from("\n\r\t aé€😀\u2028\ufeff"), st.characters(exclude_categories=("Cs",), exclude_characters="\0")
+    st.sampled_from("\n\r\t aé€😀\u2028\ufeff"), st.characters(exclude_categories=["Cs"], exclude_characters="\0")
 )
 TEXTS = st.text(CHARACTERS, max_size=80)
 
@@ -48,7 +48,8 @@ def lines_of(text: str) -> list[str]:
 async def test_the_parts_of_a_text_are_the_text(bench: Workbench, text: str, encoding: TextEncoding, most: int) -> None:
     text = text.removeprefix("\ufeff")
     (bench.root / "a").write_bytes(bytes_of(text, encoding))
-    parts, offset = [], 0
+    parts = []
+    offset: int | None = 0
     while offset is not None:
         result = (await bench.call(READ, path="a", encoding=encoding, offset=offset, max_bytes=most)).result
         assert result.next_offset is None or result.text.endswith("\n") or "\n" not in result.text
@@ -65,7 +66,8 @@ async def test_a_range_of_bytes_is_cut_between_characters(
 ) -> None:
     text = text.removeprefix("\ufeff")
     (bench.root / "a").write_bytes(bytes_of(text, encoding))
-    parts, offset = [], 0
+    parts = []
+    offset: int | None = 0
     while offset is not None:
         result = (await bench.call(READ, path="a", encoding=encoding, offset=offset, length=length)).result
         assert not result.truncated
@@ -97,7 +99,12 @@ async def test_lines_are_those_that_end_with_a_newline(
     (bench.root / "a").write_bytes(bytes_of(text, encoding))
     lines = lines_of(text)
     last = None if more is None else first + more
-    asked = {"path": "a", "encoding": encoding, "start_line": first, **({} if last is None else {"end_line": last})}
+    asked: dict[str, Any] = {
+        "path": "a",
+        "encoding": encoding,
+        "start_line": first,
+        **({} if last is None else {"end_line": last}),
+    }
     if first > max(len(lines), 1):
         with pytest.raises(InvalidArgument, match=f"has only {len(lines)} line"):
             await bench.call(READ, **asked)
@@ -116,7 +123,9 @@ async def test_lines_are_those_that_end_with_a_newline(
 async def test_read_on_by_lines_or_bytes_gives_every_line_its_number(bench: Workbench, text: str, most: int) -> None:
     text = text.removeprefix("\ufeff")
     (bench.root / "a").write_bytes(text.encode())
-    lines, found, asked = lines_of(text), [], {"start_line": 1}
+    lines = lines_of(text)
+    found: list[str] = []
+    asked: dict[str, Any] = {"start_line": 1}
     while True:
         result = (await bench.call(READ, path="a", max_bytes=most, **asked)).result
         if result.next_offset is not None and result.next_line is None:
@@ -142,7 +151,7 @@ async def test_read_on_by_lines_or_bytes_gives_every_line_its_number(bench: Work
     most=st.integers(4, 300),
 )
 async def test_whatever_a_file_holds_it_is_answered_or_refused(
-    bench: Workbench, data: bytes, encoding: str, asked: dict[str, int], most: int
+    bench: Workbench, data: bytes, encoding: str, asked: dict[str, Any], most: int
 ) -> None:
     (bench.root / "a").write_bytes(data)
     try:
@@ -238,7 +247,7 @@ async def test_what_is_no_text_in_the_named_encoding_is_an_error(
         await bench.call(READ, path="a", encoding=encoding)
 
 
-@given(text=st.text(st.characters(exclude_categories=("Cs",))), encoding=st.sampled_from(ENCODINGS))
+@given(text=st.text(st.characters(exclude_categories=["Cs"])), encoding=st.sampled_from(ENCODINGS))
 def test_what_is_written_in_an_encoding_is_read_in_it(text: str, encoding: TextEncoding) -> None:
     try:
         data = bytes_of(text, encoding)

@@ -6,7 +6,7 @@ from __future__ import annotations
 import secrets
 import subprocess
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import given
@@ -72,7 +72,17 @@ async def test_names_are_left_out_as_git_leaves_them_out(bench: Workbench, direc
     for lines in directories:
         planted(root, lines)
     subprocess.run(["git", "init", "-q", root], check=True)
-    git = ["git", "-C", root, "-c", "core.excludesFile=/dev/null", "ls-files", "-z", "--others", "--exclude-standard"]
+    git = [
+        "git",
+        "-C",
+        str(root),
+        "-c",
+        "core.excludesFile=/dev/null",
+        "ls-files",
+        "-z",
+        "--others",
+        "--exclude-standard",
+    ]
     listed = subprocess.run(git, check=True, capture_output=True, text=True).stdout.split("\0")
     found = await search(bench, "", target="name", path=root.name, hidden=True, max_results=5000)
     files = {each.path.removeprefix(f"{root}/") for each in found.matches if each.type == "file"}
@@ -99,7 +109,7 @@ async def test_both_engines_search_the_same_files(
 ) -> None:
     root = planted(bench.root, lines)
     (root / ".h").write_text("word\n")
-    asked = {
+    asked: dict[str, Any] = {
         "path": root.name, "include": include, "exclude": exclude, "hidden": hidden, "ignored": ignored,
         "pattern": "word", "literal": True,
     }  # fmt: skip
@@ -136,7 +146,7 @@ async def test_both_engines_find_the_same(
     root.mkdir()
     for number, parts in enumerate(contents):
         (root / str(number)).write_text("".join(parts), newline="")
-    asked = {"path": root.name, "pattern": pattern, "context": context, "max_results": max_results}
+    asked: dict[str, Any] = {"path": root.name, "pattern": pattern, "context": context, "max_results": max_results}
     if max_per_file is not None:
         asked["max_per_file"] = max_per_file
     with_ripgrep = await search(bench, **asked)

@@ -177,7 +177,12 @@ async def test_two_at_once_leave_one_of_both(bench: Workbench) -> None:
 async def test_a_rename_replaces_nothing(bench: Workbench, kind: str, rename: Rename) -> None:
     for name in ("a", "b"):
         path = bench.root / name
-        {"file": path.touch, "directory": path.mkdir, "symlink": lambda path=path: path.symlink_to("x")}[kind]()
+        if kind == "symlink":
+            path.symlink_to("x")
+        elif kind == "directory":
+            path.mkdir()
+        else:
+            path.touch()
     fd = os.open(bench.root, os.O_PATH)
     try:
         with pytest.raises(FileExistsError):

@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 import shutil
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import given
@@ -45,7 +45,7 @@ def empty(bench: Workbench) -> MadeRepository:
     return MadeRepository.make(bench.root / "project")
 
 
-async def added(bench: Workbench, **arguments: object) -> dict[str, str]:
+async def added(bench: Workbench, **arguments: Any) -> dict[str, str]:
     answer = await bench.call(ADD, path="project", **arguments)
     assert isinstance(answer.result, AddResult)
     return {change.path: change.status for change in answer.result.staged}
@@ -98,7 +98,7 @@ async def test_an_ignored_file_takes_force(bench: Workbench, made: MadeRepositor
     ],
 )
 async def test_what_cannot_be_meant_is_refused(
-    bench: Workbench, made: MadeRepository, arguments: dict[str, object], said: str
+    bench: Workbench, made: MadeRepository, arguments: dict[str, Any], said: str
 ) -> None:
     with pytest.raises(InvalidArgument, match=said):
         await added(bench, **arguments)

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 from hypothesis import given
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.process
 NOT_COMMITTED = "0" * 40
 
 
-async def blame(bench: Workbench, path: str, **arguments: object) -> BlameResult:
+async def blame(bench: Workbench, path: str, **arguments: Any) -> BlameResult:
     return cast("BlameResult", (await bench.call(BLAME, path=path, **arguments)).result)
 
 

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
@@ -31,19 +31,19 @@ def clone(bench: Workbench) -> MadeRepository:
     return made
 
 
-async def branches(bench: Workbench, **arguments: object) -> BranchesResult:
+async def branches(bench: Workbench, **arguments: Any) -> BranchesResult:
     return cast("BranchesResult", (await bench.call(BRANCHES, **arguments)).result)
 
 
-async def names(bench: Workbench, **arguments: object) -> list[str]:
+async def names(bench: Workbench, **arguments: Any) -> list[str]:
     return [branch.name for branch in (await branches(bench, **arguments)).branches]
 
 
-async def current(bench: Workbench, **arguments: object) -> CurrentBranchResult:
+async def current(bench: Workbench, **arguments: Any) -> CurrentBranchResult:
     return cast("CurrentBranchResult", (await bench.call(CURRENT_BRANCH, **arguments)).result)
 
 
-async def text(bench: Workbench, **arguments: object) -> str:
+async def text(bench: Workbench, **arguments: Any) -> str:
     return str((await bench.call(CURRENT_BRANCH, **arguments)).content[0]["text"])
 
 

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -42,7 +42,7 @@ def text(made: MadeRepository, name: str) -> str | None:
     return path.read_text() if path.exists() else None
 
 
-async def checked_out(bench: Workbench, **arguments: object) -> CheckoutResult:
+async def checked_out(bench: Workbench, **arguments: Any) -> CheckoutResult:
     answer = await bench.call(CHECKOUT, path="project", **arguments)
     assert isinstance(answer.result, CheckoutResult)
     return answer.result
@@ -238,7 +238,7 @@ async def test_a_pattern_is_a_name(bench: Workbench, made: MadeRepository) -> No
     ],
 )
 async def test_what_cannot_be_meant_is_refused(
-    bench: Workbench, made: MadeRepository, arguments: dict[str, object], said: str
+    bench: Workbench, made: MadeRepository, arguments: dict[str, Any], said: str
 ) -> None:
     with pytest.raises(InvalidArgument, match=said):
         await checked_out(bench, **arguments)

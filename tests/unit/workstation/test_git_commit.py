@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -33,7 +33,7 @@ def made(bench: Workbench) -> MadeRepository:
     return repository
 
 
-async def committed(bench: Workbench, **arguments: object) -> CommitResult:
+async def committed(bench: Workbench, **arguments: Any) -> CommitResult:
     answer = await bench.call(COMMIT, path="project", **arguments)
     assert isinstance(answer.result, CommitResult)
     return answer.result
@@ -128,7 +128,7 @@ async def test_an_author_that_is_none_is_refused(bench: Workbench, made: MadeRep
     ],
 )
 async def test_what_makes_no_commit_is_said(
-    bench: Workbench, made: MadeRepository, arguments: dict[str, object], said: str
+    bench: Workbench, made: MadeRepository, arguments: dict[str, Any], said: str
 ) -> None:
     before = made.head()
     with pytest.raises(InvalidArgument, match=said):

@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.process
 
 
-async def diff(bench: Workbench, **arguments: object) -> DiffResult:
+async def diff(bench: Workbench, **arguments: Any) -> DiffResult:
     return cast("DiffResult", (await bench.call(DIFF, **arguments)).result)
 
 
-async def files(bench: Workbench, **arguments: object) -> list[dict[str, Any]]:
+async def files(bench: Workbench, **arguments: Any) -> list[dict[str, Any]]:
     return [each.model_dump(exclude_none=True) for each in (await diff(bench, **arguments)).files or []]
 
 
@@ -252,7 +252,7 @@ async def test_a_bare_repository(bench: Workbench, repository: MadeRepository) -
         {"max_bytes": 0},
     ],
 )
-async def test_what_makes_no_sense(bench: Workbench, repository: MadeRepository, arguments: dict[str, object]) -> None:
+async def test_what_makes_no_sense(bench: Workbench, repository: MadeRepository, arguments: dict[str, Any]) -> None:
     repository.commit()
     with pytest.raises(InvalidArgument):
         await diff(bench, **arguments)

@@ -192,7 +192,8 @@ async def test_a_patch_with_hard_links_allowed(bench: Workbench, made: MadeRepos
 async def test_their_lines_are_blamed_on_nobody(bench: Workbench, made: MadeRepository) -> None:
     with pytest.raises(NotAuthorized, match=r"tracked; .*say revision: HEAD, or set allow_hard_links"):
         await bench.call(BLAME, path="project/tracked")
-    for arguments in ({"path": "project/tracked", "revision": "HEAD"}, {"path": "project/plain"}):
+    cases: list[dict[str, Any]] = [{"path": "project/tracked", "revision": "HEAD"}, {"path": "project/plain"}]
+    for arguments in cases:
         answer = await bench.call(BLAME, **arguments)
         assert isinstance(answer.result, BlameResult)
         assert [line.text for line in answer.result.lines] == ["1" if "revision" in arguments else "2"]

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 from hypothesis import given
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.process
 
 
-async def log(bench: Workbench, **arguments: object) -> LogResult:
+async def log(bench: Workbench, **arguments: Any) -> LogResult:
     return cast("LogResult", (await bench.call(LOG, **arguments)).result)
 
 
-async def subjects(bench: Workbench, **arguments: object) -> list[str]:
+async def subjects(bench: Workbench, **arguments: Any) -> list[str]:
     return [commit.subject for commit in (await log(bench, **arguments)).commits]
 
 
@@ -66,7 +66,8 @@ async def test_everything_about_a_commit(bench: Workbench, repository: MadeRepos
 
 
 async def test_an_empty_repository_has_no_history(bench: Workbench, repository: MadeRepository) -> None:
-    for arguments in ({}, {"all": True}):
+    cases: list[dict[str, Any]] = [{}, {"all": True}]
+    for arguments in cases:
         answer = await bench.call(LOG, **arguments)
         assert cast("LogResult", answer.result).commits == []
         assert answer.content[0]["text"] == "No commits.\n"

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -39,7 +39,7 @@ def project(bench: Workbench) -> MadeRepository:
     return made
 
 
-async def attempt(bench: Workbench, tool: Tool, **arguments: object) -> None:
+async def attempt(bench: Workbench, tool: Tool, **arguments: Any) -> None:
     with suppress(McpdError):
         await bench.call(tool, **arguments)
 

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -32,7 +32,7 @@ TAKE_REVISIONS = [
     (BRANCHES, "contains"), (BRANCHES, "merged"), (BRANCHES, "not_merged"), (CHECKOUT, "revision"),
     (CHECKOUT, "start_point"),
 ]  # fmt: skip
-NEEDED = {
+NEEDED: dict[tuple[Tool, str], dict[str, Any]] = {
     (DIFF, "to"): {"revision": "HEAD"},
     (BLAME, "revision"): {"path": "file"},
     (CHECKOUT, "start_point"): {"revision": "new", "create": True},

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import base64
 import os
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 from hypothesis import given
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.process
 
 
-async def show(bench: Workbench, **arguments: object) -> ShowResult:
+async def show(bench: Workbench, **arguments: Any) -> ShowResult:
     return cast("ShowResult", (await bench.call(SHOW, **arguments)).result)
 
 

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -32,7 +32,7 @@ def made(bench: Workbench) -> MadeRepository:
     return repository
 
 
-async def stash(bench: Workbench, action: str, **arguments: object) -> StashResult:
+async def stash(bench: Workbench, action: str, **arguments: Any) -> StashResult:
     answer = await bench.call(STASH, path="project", action=action, **arguments)
     assert isinstance(answer.result, StashResult)
     return answer.result
@@ -193,7 +193,7 @@ async def test_one_that_is_not_there_is_said(bench: Workbench, made: MadeReposit
     ],
 )
 async def test_what_cannot_be_meant_is_refused(
-    bench: Workbench, made: MadeRepository, action: str, arguments: dict[str, object], said: str
+    bench: Workbench, made: MadeRepository, action: str, arguments: dict[str, Any], said: str
 ) -> None:
     with pytest.raises(InvalidArgument, match=said):
         await stash(bench, action, **arguments)

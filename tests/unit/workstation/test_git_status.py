@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 from hypothesis import given
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.process
 
 
-async def status(bench: Workbench, **arguments: object) -> StatusResult:
+async def status(bench: Workbench, **arguments: Any) -> StatusResult:
     return cast("StatusResult", (await bench.call(STATUS, **arguments)).result)
 
 
-async def text(bench: Workbench, **arguments: object) -> str:
+async def text(bench: Workbench, **arguments: Any) -> str:
     return str((await bench.call(STATUS, **arguments)).content[0]["text"])
 
 

@@ -45,14 +45,14 @@ async def test_a_directory_or_symlink_stays_where_it_is_while_a_build_runs(
         assert not build.done()
         await asyncio.sleep(0.01)
     with pytest.raises(Busy, match=r"is not a file, and stays where it is while"):
-        await bench.call(tool, **{source: kept}, **arguments)
+        await bench.call(tool, **{source: kept, **arguments})
     assert (bench.root / kept).is_dir()
-    await bench.call(tool, **{source: "file"}, **arguments)
+    await bench.call(tool, **{source: "file", **arguments})
     assert not (bench.root / "file").exists()
     (bench.root / "y").unlink(missing_ok=True)
     (bench.root / "b/go").touch()
     await build
-    await bench.call(tool, **{source: kept}, **arguments)
+    await bench.call(tool, **{source: kept, **arguments})
     assert not os.path.lexists(bench.root / kept)
 
 
