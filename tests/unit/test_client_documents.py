@@ -9,7 +9,7 @@ import re
 import shlex
 import tomllib
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -109,7 +109,7 @@ def test_the_examples_of_a_policy_are_policies(tmp_path: Path, monkeypatch: pyte
     literal = re.findall(r"^```\n(.*?)^```$", page, re.DOTALL | re.MULTILINE)
     examples = [shown, *(each for each in literal if "[" in each)]
     assert len(examples) == 3
-    entry = {"mcpServers": {"com.example.old": {"command": "npx", "args": []}}}
+    entry: dict[str, Any] = {"mcpServers": {"com.example.old": {"command": "npx", "args": []}}}
     for each in examples:
         file.write_text(each)
         assert Policy.load(from_environment(), Scope.SYSTEM).check(entry, {})
@@ -125,7 +125,7 @@ def test_every_tool_and_resource_is_listed() -> None:
 def test_every_code_of_a_fault_is_listed() -> None:
     known = set(re.findall(r'"([A-Z]+(?:_[A-Z]+)+)"', Path(validation.__file__).read_text()))
     assert known == {code for row in rows(section("Validation")) for code in words(row[0])}
-    codes = {cls.code for cls in vars(errors).values() if isinstance(cls, type) and "code" in vars(cls)}
+    codes = {vars(cls)["code"] for cls in vars(errors).values() if isinstance(cls, type) and "code" in vars(cls)}
     named = re.compile(r"[a-z]+_(not_found|input|error|failed|violation)")
     listed = {word for word in words(section("The server")) if named.fullmatch(word)}
     assert listed == codes | {errors.INTERNAL}

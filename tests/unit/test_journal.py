@@ -182,7 +182,7 @@ def test_text_that_is_no_unicode_is_logged(listener: Journal, log: logging.Logge
 
 def test_an_exception_is_in_the_message_and_named(listener: Journal, log: logging.Logger) -> None:
     try:
-        {}["thing"]
+        raise KeyError("thing")
     except LookupError:
         log.exception("Fault")
     entry = listener.receive()

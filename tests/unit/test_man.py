@@ -161,7 +161,7 @@ def test_every_setting_is_described(pages: Path) -> None:
         described = section(text, f"[{name.upper()}] SECTION OPTIONS")
         model = field.annotation
         assert isinstance(model, type)
-        for key in model.model_fields:  # type: ignore[attr-defined]
+        for key in model.model_fields:
             (entry,) = re.findall(rf"^ +{key} =\n +(\S.*)$", described, re.MULTILINE)
             assert re.search(r"\w{3,}.*\. (One of|An?) .*\. Default: \S+\.$", entry), key
 

@@ -145,7 +145,7 @@ async def test_what_comes_piece_by_piece_is_limited_as_a_whole(user: Catalog, mo
 
 async def test_all_pages_together_have_a_time(user: Catalog, monkeypatch: pytest.MonkeyPatch) -> None:
     class Endless(dict[str, bytes]):
-        def get(self, key: str, _default: object = None) -> bytes:  # type: ignore[override]
+        def get(self, key: str, _default: object = None) -> bytes:
             return page(cursor=str(hash(key)))
 
     monkeypatch.setattr(official, "MAX_SECONDS", 0.3)
@@ -225,5 +225,5 @@ class _Any(dict[str, bytes]):
         super().__init__()
         self._data = data
 
-    def get(self, _key: str, _default: object = None) -> bytes:  # type: ignore[override]
+    def get(self, _key: str, _default: object = None) -> bytes:
         return self._data

@@ -169,7 +169,7 @@ async def test_over_http_one_service_of_this_machine_does_not_lead_to_another(
 
     def answer(request: httpx2.Request) -> httpx2.Response:
         asked.append(str(request.url))
-        return httpx2.Response(302, headers={"Location": there.encode()}) if len(asked) == 1 else httpx2.Response(404)
+        return httpx2.Response(302, headers={b"Location": there.encode()}) if len(asked) == 1 else httpx2.Response(404)
 
     client = httpx2.AsyncClient(transport=httpx2.MockTransport(answer))
     monkeypatch.setattr(fetch, "_open", lambda _seconds: client)
@@ -185,7 +185,7 @@ async def test_nor_does_its_server_lead_here(monkeypatch: pytest.MonkeyPatch, ur
 
     def answer(request: httpx2.Request) -> httpx2.Response:
         asked.append(str(request.url))
-        return httpx2.Response(302, headers={"Location": url.encode()})
+        return httpx2.Response(302, headers={b"Location": url.encode()})
 
     client = httpx2.AsyncClient(transport=httpx2.MockTransport(answer))
     monkeypatch.setattr(fetch, "_open", lambda _seconds: client)

@@ -12,7 +12,8 @@ from mcpd.clients.profiles import Profile
 from mcpd.model import Manifest
 from mcpd.paths import Paths, Scope
 from mcpd.scripts.mcps import ServerEntry
-from mcpd.store.index import InstalledServer, ScriptFile
+from mcpd.scripts.servers import ScriptFile
+from mcpd.store.index import InstalledServer
 from tests.unit.store.store_trees import layout
 
 if TYPE_CHECKING:
@@ -89,7 +90,7 @@ def paths_below(root: Path) -> Paths:
     )
 
 
-NPX = {"command": "npx", "args": ["-y", "x"]}
+NPX: dict[str, Any] = {"command": "npx", "args": ["-y", "x"]}
 
 
 def run(server_id: str, **more: Any) -> dict[str, Any]:

@@ -10,7 +10,7 @@ import sys
 import tempfile
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pytest
 
@@ -99,7 +99,7 @@ def kill_after_replacing(user: User, change: Callable[[], object]) -> None:
     real = user.deployments._history.staged
     with pytest.MonkeyPatch.context() as patch:
 
-        def staged(*args: object) -> object:
+        def staged(*args: Any) -> object:
             patch.setattr(AFTER, lambda _: (_ for _ in ()).throw(KeyboardInterrupt))
             return real(*args)
 

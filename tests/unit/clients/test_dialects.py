@@ -18,9 +18,9 @@ from tests.unit.clients.family_parts import SHIPPED, file, some
 if TYPE_CHECKING:
     from mcpd.clients.families import Family
 
-RUN = {"command": "mcpctl", "args": ["run", "time"]}
-URL = {"type": "http", "url": "http://127.0.0.1:7412/mcp/time"}
-SSE = {"type": "sse", "url": "https://example.com/sse"}
+RUN: dict[str, Any] = {"command": "mcpctl", "args": ["run", "time"]}
+URL: dict[str, Any] = {"type": "http", "url": "http://127.0.0.1:7412/mcp/time"}
+SSE: dict[str, Any] = {"type": "sse", "url": "https://example.com/sse"}
 
 
 def write(client: str, **entry: Any) -> Any:
@@ -116,7 +116,7 @@ def test_a_directory_and_variables_have_their_own_names() -> None:
 
 
 def test_headers_have_their_own_place() -> None:
-    headers = {"X-Key": "k"}
+    headers: dict[str, Any] = {"X-Key": "k"}
     assert write("continue", **URL, headers=headers)["requestOptions"] == {"headers": headers}
     assert write("codex", **URL, headers=headers)["http_headers"] == headers
     assert write("cursor", **URL, headers=headers)["headers"] == headers
@@ -331,7 +331,7 @@ def _literal(family: Family, field: Any) -> st.SearchStrategy[str]:
     return TEXT.filter(lambda text: not family.variables_in(text, field))
 
 
-def _env(family: Family) -> st.SearchStrategy[dict[str, str]]:
+def _env(family: Family) -> st.SearchStrategy[dict[str, Any]]:
     if family.expansion is None or "env" not in family.expansion.fields:
         return st.dictionaries(WORD, TEXT, min_size=1, max_size=3)
     own = VARIABLE.map(lambda name: (name, family.placeholder(name, "env")))
@@ -339,14 +339,14 @@ def _env(family: Family) -> st.SearchStrategy[dict[str, str]]:
     return st.lists(own | plain, min_size=1, max_size=4).map(dict)
 
 
-def _headers(family: Family, kind: str) -> st.SearchStrategy[dict[str, str]]:
+def _headers(family: Family, kind: str) -> st.SearchStrategy[dict[str, Any]]:
     form = family.http if kind == "http" else family.sse
     assert form is not None
     plain = st.tuples(WORD.map("X-".__add__), _literal(family, "headers"))
     if family.expansion is None or "headers" not in family.expansion.fields:
         return st.lists(plain, min_size=1, max_size=3).map(dict)
     by_name = family.expansion.names_only
-    told = [plain]
+    told: list[st.SearchStrategy[Any]] = [plain]
     if form.bearer or not by_name:
         told.append(VARIABLE.map(lambda name: ("Authorization", f"Bearer {family.placeholder(name, 'headers')}")))
     if form.header_names or not by_name:

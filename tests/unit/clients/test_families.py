@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mcpd.clients.errors import ClientNotFound, InvalidInput, error_object
-from mcpd.clients.families import MAX_DATA, MAX_FILES, Families, Family, packaged
+from mcpd.clients.families import MAX_DATA, MAX_FILES, Families, Family, System, packaged
 from mcpd.clients.profiles import Profiles
 from mcpd.errors import InvalidConfig, NotFound
 from mcpd.paths import Scope
@@ -594,7 +594,7 @@ def test_listings_can_be_sent(family: Family) -> None:
 
 @each
 @pytest.mark.parametrize("system", ["linux", "macos", "windows"])
-def test_places_are_below_the_home(family: Family, system: str) -> None:
+def test_places_are_below_the_home(family: Family, system: System) -> None:
     home = HOMES[system]
     places = family.expand(system, home, {})
     assert places

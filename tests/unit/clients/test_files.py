@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import mcpd.files
 from mcpd.clients import files
 from mcpd.clients.files import (
     client_file,
@@ -380,7 +381,7 @@ def interrupted(file: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Callab
     """Lets a client act between the last look at its file and the exchange."""
 
     def arrange(act: Callable[[Path], None]) -> None:
-        real = files.rename_with
+        real = mcpd.files.rename_with
 
         def rename(*args: Any) -> bool:
             monkeypatch.setattr(files, "rename_with", real)
@@ -408,7 +409,7 @@ def test_what_is_written_at_the_last_moment_stays(
 def test_of_what_is_written_twice_at_the_last_moment_nothing_is_lost(
     file: Path, new: bytes | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = files.rename_with
+    real = mcpd.files.rename_with
     contents = iter([b"first", b"second"])
 
     def rename(*args: Any) -> bool:
@@ -428,7 +429,7 @@ def test_of_what_is_written_twice_at_the_last_moment_nothing_is_lost(
 
 def test_a_client_that_begins_to_write_to_the_new_file_keeps_it(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     skip_without_leases(file)
-    real, steps = files.rename_with, iter(range(9))
+    real, steps = mcpd.files.rename_with, iter(range(9))
     opened = []
 
     def rename(*args: Any) -> bool:
@@ -451,7 +452,7 @@ def test_a_client_that_begins_to_write_to_the_new_file_keeps_it(file: Path, monk
 
 @pytest.mark.parametrize("new", [b"new", None], ids=["replaced", "removed"])
 def test_what_cannot_be_put_back_is_named(file: Path, new: bytes | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    real, steps = files.rename_with, iter(range(9))
+    real, steps = mcpd.files.rename_with, iter(range(9))
 
     def rename(*args: Any) -> bool:
         if next(steps):

@@ -292,7 +292,7 @@ def test_the_names_of_others_are_left_alone(site: Site) -> None:
 
 def pem(key: PrivateKeyTypes, password: bytes = b"") -> bytes:
     encryption = BestAvailableEncryption(password) if password else NoEncryption()
-    return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, encryption)  # type: ignore[union-attr]
+    return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, encryption)
 
 
 def foreign() -> dict[str, bytes]:

@@ -150,7 +150,7 @@ def test_no_client_is_given_a_url_or_a_port_unless_it_is_asked_for() -> None:
 def test_URLs_of_the_bridge_are_moved_and_no_others() -> None:
     run = {"command": "mcpctl", "args": ["run", "c"]}
     near = {"type": "http", "url": f"{BRIDGE}1/mcp/a"}
-    kept = {"run": run, "near": near, "plain": {"type": "http", "url": "https://x/mcp/a"}}
+    kept: dict[str, Any] = {"run": run, "near": near, "plain": {"type": "http", "url": "https://x/mcp/a"}}
     assert not uses_bridge(kept)
     found = rebased({**kept, "a": {"type": "http", "url": f"{BRIDGE}/mcp/a"}}, BRIDGE, "https://[::1]:1")
     assert found == {**kept, "a": {"type": "http", "url": "https://[::1]:1/mcp/a"}}
@@ -296,7 +296,7 @@ def test_the_deepest_that_is_allowed() -> None:
 
 @pytest.mark.skipif(shutil.which("jq") is None, reason="jq is not installed")
 def test_jq_writes_the_same() -> None:
-    value = {
+    value: dict[str, Any] = {
         "mcpServers": {"é": {"command": "a b", "args": ["\t", "\x7f", "\"'\\", "€", "😀", "/"], "env": {}}},
         "￿": 1,
         "😀": [True, None, -3, 0.5],

@@ -213,7 +213,8 @@ JSON = st.recursive(
 
 @given(JSON)
 def test_whatever_is_given_is_a_payload_or_an_error(value: Any) -> None:
-    for each in (value, {"mcpServers": value}, {"mcpServers": {"a": value}}):
+    cases: list[Any] = [value, {"mcpServers": value}, {"mcpServers": {"a": value}}]
+    for each in cases:
         with suppress(InvalidInput):
             assert parse_payload(each, "x") == each
             assert all(isinstance(entry, dict) for entry in each["mcpServers"].values())

@@ -43,6 +43,8 @@ from tests.unit.clients.signing_process import SCENARIOS
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from mcpd.clients.releases import Release
+
 
 @pytest.fixture
 def site(tmp_path: Path) -> Site:
@@ -729,6 +731,12 @@ class Started:
         return [(process.returncode, text) for process, text in zip(self.processes, said, strict=True)]
 
 
+def servers_of(release: Release) -> dict[str, Any]:
+    servers = release.payload["mcpServers"]
+    assert isinstance(servers, dict)
+    return servers
+
+
 @pytest.fixture
 def started() -> Iterator[Started]:
     """Ends what it started."""
@@ -749,7 +757,7 @@ def test_nothing_that_was_published_is_lost(tmp_path: Path, started: Started) ->
     site = Site(root)
     history = site.releases.history("cursor", "default")
     made = [site.releases.get("cursor", "default", release.artifact_id) for release in history]
-    found = [next(iter(release.payload["mcpServers"])) for release in made]  # type: ignore[call-overload]
+    found = [next(iter(servers_of(release))) for release in made]
     assert sorted(found) == sorted(f"{name}-{number}" for name in names for number in range(COUNT))
     for name in names:
         assert [each for each in found if each.startswith(name)] == [f"{name}-{n}" for n in reversed(range(COUNT))]
@@ -773,7 +781,7 @@ def test_keys_are_replaced_while_others_publish_and_read(tmp_path: Path, started
     assert len(site.keys.listing()) == COUNT + 1
     history = site.releases.history("cursor", "default")
     made = [site.releases.get("cursor", "default", release.artifact_id, expired=True) for release in history]
-    found = {next(iter(release.payload["mcpServers"])) for release in made}  # type: ignore[call-overload]
+    found = {next(iter(servers_of(release))) for release in made}
     assert found >= {f"{name}-{number}" for name in ("one", "two") for number in range(COUNT)}
     site.releases.resign()
     latest = site.releases.latest("cursor", "default")

@@ -169,7 +169,8 @@ def test_what_cannot_be_read_is_refused(text: str, fault: str) -> None:
 
 
 def test_what_toml_cannot_hold_is_refused() -> None:
-    for entry in ({"x": None}, {"x": [{"y": None}]}, "text", {"x": float("nan")}):
+    entries: list[Any] = [{"x": None}, {"x": [{"y": None}]}, "text", {"x": float("nan")}]
+    for entry in entries:
         with pytest.raises(InvalidConfig, match=r"^f: n"):
             edit(b"", "toml", KEY, "map", {"n": entry}, "f")
     with pytest.raises(InvalidConfig, match="list"):

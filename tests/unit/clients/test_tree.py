@@ -134,7 +134,7 @@ def _huge(path: Path) -> None:
         file.truncate(1 << 40)
 
 
-KINDS = {
+KINDS: dict[str, Callable[[Path], object]] = {
     "fifo": _fifo,
     "symlink": _symlink,
     "dangling": _dangling,

@@ -22,9 +22,11 @@ from mcpd.clients.validation import MAX_FINDINGS, Finding, validate
 from tests.unit.clients.payload_parts import family, payload
 
 if TYPE_CHECKING:
+    from pydantic import JsonValue
+
     from mcpd.clients.families import Family
 
-STDIO = {"command": "npx", "args": ["-y", "files"]}
+STDIO: dict[str, Any] = {"command": "npx", "args": ["-y", "files"]}
 URL = {"type": "http", "url": "https://example.com/mcp"}
 PLAIN = family()
 BARE = family(expansion=None, http=None, sse=None, stdio=None)
@@ -512,7 +514,7 @@ def test_what_has_another_type_is_passed_over() -> None:
 @pytest.mark.parametrize("client", Families([packaged("clients")]).all(), ids=lambda each: each.id)
 def test_every_client_that_comes_with_mcpd_has_placeholders_that_are_known(client: Family) -> None:
     for field in ("env", "headers", "args", "url"):
-        text = client.placeholder("SOME_KEY", field)  # type: ignore[arg-type]
+        text = client.placeholder("SOME_KEY", field)
         assert text is None or placeholders_of(client).fullmatch(text)
 
 
@@ -553,5 +555,5 @@ def test_a_syntax_of_its_own_is_known_for_that_client_only() -> None:
 def test_hostile_texts_cost_no_more_than_their_length(piece: str) -> None:
     """A search that backtracks would not come to an end."""
     text = piece * (250_000 // len(piece))
-    arguments = [text, f"--token={text}", "-c", text]
+    arguments: list[JsonValue] = [text, f"--token={text}", "-c", text]
     list(literal_secrets({"command": text, "env": {text: text}, "args": arguments, "url": text}))

@@ -236,9 +236,12 @@ class _Server(ThreadingHTTPServer):
 @contextmanager
 def model_apis() -> Iterator[ModelApis]:
     """The server, for the time of the block."""
-    handler = type("Handler", (_Handler,), {})
-    server = _Server(("127.0.0.1", 0), handler)
-    apis = handler.apis = ModelApis(server.server_port)
+
+    class Handler(_Handler):
+        pass
+
+    server = _Server(("127.0.0.1", 0), Handler)
+    apis = Handler.apis = ModelApis(server.server_port)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, name="model-apis")
     thread.start()
     try:

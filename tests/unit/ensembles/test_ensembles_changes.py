@@ -12,6 +12,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import asyncinotify
+
 from mcpd.servers.ensembles.library import changes as changes_module
 from mcpd.servers.ensembles.library.changes import Changes, watch
 from tests.unit.ensembles.library_parts import ensemble, library, of_project, put, put_ensemble
@@ -220,13 +222,13 @@ async def test_directories_that_lead_out_of_a_project_are_not_watched(
     (base / "profiles").symlink_to(tmp_path / "home/x")
     (base / "artifacts").symlink_to(tmp_path / "home")
     added: set[str] = set()
-    add = changes_module.Inotify.add_watch
+    add = asyncinotify.Inotify.add_watch
 
-    def noted(self: changes_module.Inotify, path: Path, mask: changes_module.Mask) -> object:
+    def noted(self: asyncinotify.Inotify, path: Path, mask: asyncinotify.Mask) -> object:
         added.add(os.path.realpath(path))
         return add(self, path, mask)
 
-    monkeypatch.setattr(changes_module.Inotify, "add_watch", noted)
+    monkeypatch.setattr(asyncinotify.Inotify, "add_watch", noted)
     async with watched(library(tmp_path, "app")):
         assert str(base / "ensembles") in added
         assert not any(path.startswith(str(tmp_path / "home")) for path in added)
@@ -238,14 +240,14 @@ async def test_where_watches_run_out_it_is_said_once_and_the_rest_goes_on(
     put_ensemble(tmp_path / "user", "one")
     put_ensemble(tmp_path / "user", "two", file="a/two.yaml")
     put_ensemble(tmp_path / "user", "three", file="b/three.yaml")
-    add = changes_module.Inotify.add_watch
+    add = asyncinotify.Inotify.add_watch
 
-    def scarce(self: changes_module.Inotify, path: Path, mask: changes_module.Mask) -> object:
+    def scarce(self: asyncinotify.Inotify, path: Path, mask: asyncinotify.Mask) -> object:
         if path.name in {"a", "b"}:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         return add(self, path, mask)
 
-    monkeypatch.setattr(changes_module.Inotify, "add_watch", scarce)
+    monkeypatch.setattr(asyncinotify.Inotify, "add_watch", scarce)
     with caplog.at_level(logging.WARNING, "llm-orc"):
         async with watched(library(tmp_path)) as told:
             put_ensemble(tmp_path / "user", "four")
@@ -257,7 +259,7 @@ async def test_where_watches_run_out_it_is_said_once_and_the_rest_goes_on(
 async def test_without_inotify_it_is_said_and_over(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def none(**_: object) -> changes_module.Inotify:
+    def none(**_: object) -> asyncinotify.Inotify:
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
     monkeypatch.setattr(changes_module, "Inotify", none)
@@ -271,13 +273,13 @@ async def test_without_inotify_it_is_said_and_over(
 async def test_what_is_lost_by_the_kernel_is_found_by_looking(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     base = tmp_path / "user"
     put_ensemble(base, "one")
-    get = changes_module.Inotify.get
+    get = asyncinotify.Inotify.get
 
-    async def overflown(self: changes_module.Inotify) -> object:
+    async def overflown(self: asyncinotify.Inotify) -> object:
         event = await get(self)
-        return type(event)(watch=None, mask=changes_module.Mask.Q_OVERFLOW, cookie=0, name=None)
+        return type(event)(watch=None, mask=asyncinotify.Mask.Q_OVERFLOW, cookie=0, name=None)
 
-    monkeypatch.setattr(changes_module.Inotify, "get", overflown)
+    monkeypatch.setattr(asyncinotify.Inotify, "get", overflown)
     async with watched(library(tmp_path)) as told:
         put_ensemble(base, "two")
         put(base / "config.yaml", "{}")

@@ -133,6 +133,9 @@ VALUES = st.recursive(
 )
 
 
+_EITHER: st.SearchStrategy[Any] = st.booleans()
+
+
 @st.composite
 def changed(draw: st.DrawFn) -> tuple[Sample, dict[str, Any], set[str]]:
     """A sample, changes that can be made, and the agents that they touch."""
@@ -141,11 +144,11 @@ def changed(draw: st.DrawFn) -> tuple[Sample, dict[str, Any], set[str]]:
     removed = draw(st.lists(st.sampled_from(names), unique=True, max_size=len(names) - 1))
     left = [name for name in names if name not in removed]
     models = [each["name"] for each in data(sample.text)["agents"] if "script" not in each]
-    dependencies = {
+    dependencies: dict[str, list[str]] = {
         # Those that would be left dangling have to be changed.
         name: draw(st.lists(st.sampled_from(left[: left.index(name)]), unique=True)) if left.index(name) else []
         for name in left
-        if removed or draw(st.booleans())
+        if removed or draw(_EITHER)
     }
     profiles = draw(
         st.dictionaries(
@@ -450,7 +453,10 @@ def test_what_is_no_ensemble_is_not_changed() -> None:
 
 
 def test_unknown_keys_are_refused() -> None:
-    for changes in ({"remove": []}, {"modify_dependencies": [{"agent": "a", "depends_on": [], "x": 1}]}):
+    cases: list[dict[str, Any]] = [
+        {"remove": []}, {"modify_dependencies": [{"agent": "a", "depends_on": [], "x": 1}]}
+    ]  # fmt: skip
+    for changes in cases:
         with pytest.raises(ValidationError):
             Changes.model_validate(changes)
 

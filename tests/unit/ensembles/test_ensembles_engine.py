@@ -80,7 +80,8 @@ async def test_a_run_without_a_success_has_failed() -> None:
 @pytest.mark.parametrize("where", ["ensemble", "agent"])
 async def test_the_run_stops_at_a_failure_where_the_policy_says_so(where: str) -> None:
     waiting = asyncio.Event()
-    bad, ensemble = script("bad"), {"agents": [script("slow"), script("never", "slow")]}
+    bad = script("bad")
+    ensemble: dict[str, Any] = {"agents": [script("slow"), script("never", "slow")]}
     (ensemble if where == "ensemble" else bad)["on_failure"] = "stop"
     ensemble["agents"].append(bad)
     stage = Stage({"it": ensemble})

@@ -125,7 +125,7 @@ async def test_a_run_that_is_cancelled_before_its_first_agent_has_an_end() -> No
     asked, going_on = asyncio.Event(), threading.Event()
     loop = asyncio.get_running_loop()
 
-    def slow(origin: Origin, name: str) -> Path:
+    def slow(origin: Origin, script: str) -> Path:
         loop.call_soon_threadsafe(asked.set)
         going_on.wait()
         raise McpdError("gone")

@@ -18,7 +18,7 @@ from mcpd.install.sources.local import check_readable
 from mcpd.install.sources.npm import declared_commands, parse_lock
 from mcpd.install.sources.project import required_by
 from mcpd.install.sources.pypi import PythonProject, check_line, parse_pylock, parse_report
-from mcpd.install.trees import leads_outside
+from mcpd.install.unpack import leads_outside
 from mcpd.model import Entry
 from mcpd.paths import Scope
 
@@ -259,8 +259,8 @@ def test_pip_finds_the_mirror_of_the_host(tmp_path: Path) -> None:
     own = tmp_path / "config/pip/pip.conf"
     own.parent.mkdir(parents=True)
     own.write_text(f"[global]\nextra-index-url =\n  https://m.test/simple\n  {index.as_uri()}\ncert = {certificate}\n")
-    with own.open("a") as file:
-        file.write(f"constraint = {constraints}\n")
+    with own.open("a") as opened:
+        opened.write(f"constraint = {constraints}\n")
     environ = {
         "PIP_FIND_LINKS": str(wheels),
         "PIP_TARGET": "/x",

@@ -210,6 +210,11 @@ async def test_an_unanswered_question_ends_the_job(jobs: Jobs, monkeypatch: pyte
     assert "network" in job.error.message
 
 
+async def reach(job: Job, state: JobState) -> None:
+    while job.state is not state:
+        await asyncio.sleep(0)
+
+
 async def test_values_are_checked_and_forgotten(jobs: Jobs) -> None:
     properties = [
         {"key": "token", "sensitive": True, "required": True},
@@ -218,8 +223,7 @@ async def test_values_are_checked_and_forgotten(jobs: Jobs) -> None:
     manifest = Manifest.parse({"id": "a", "configurableProperties": properties}, "test")
     answers = Answers(manifest)
     job = jobs.start(JobKind.INSTALL, ["a"], 0, lambda job: job.ask_config(), answers)
-    while job.state is not JobState.NEEDS_CONFIG:
-        await asyncio.sleep(0)
+    await reach(job, JobState.NEEDS_CONFIG)
     with pytest.raises(ConfigMissing, match="token, size"):
         job.proceed()
     with pytest.raises(InvalidConfig):

@@ -49,7 +49,7 @@ async def serving(name: str) -> AsyncIterator[Server]:
 
 
 @asynccontextmanager
-async def asking(proxy: Proxy, directory: Path) -> AsyncIterator[Callable[[str], Awaitable[str]]]:
+async def asking(proxy: Proxy, directory: Path) -> AsyncIterator[Callable[..., Awaitable[str]]]:
     """Hand *proxy* a listening socket as the sandbox does; gives a function that sends a request to it."""
     async with proxy.serving(directory):
         listener = socket.create_server(("127.0.0.1", 0))

@@ -175,8 +175,9 @@ TARS = {
 
 @pytest.mark.parametrize("which", TARS)
 def test_hostile_tar_files(tmp_path: Path, which: str) -> None:
+    members: Any
     members, fault = TARS[which]
-    said = refused(tmp_path, tar(*members))  # type: ignore[arg-type]
+    said = refused(tmp_path, tar(*members))
     assert fault in said
     assert said.isprintable()
 
@@ -200,8 +201,9 @@ ZIPS = {
 
 @pytest.mark.parametrize("which", ZIPS)
 def test_hostile_zip_files(tmp_path: Path, which: str) -> None:
+    members: Any
     members, fault = ZIPS[which]
-    assert fault in refused(tmp_path, zipped(*members))  # type: ignore[arg-type]
+    assert fault in refused(tmp_path, zipped(*members))
 
 
 @pytest.mark.filterwarnings("ignore:Duplicate name")

@@ -35,7 +35,7 @@ def answer_to(talk: Callable[[socket.socket], object], *user: str) -> dict[str, 
     ours, theirs = socket.socketpair()
     with ours, theirs:
         process = subprocess.Popen(
-            [*exec_command(), *user], stdin=theirs, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+            [*exec_command(), *user], stdin=theirs.fileno(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
         )
         theirs.close()
         ours.settimeout(120)
@@ -139,7 +139,7 @@ def test_slow_line_is_not_waited_for_forever(monkeypatch: pytest.MonkeyPatch) ->
     ours, theirs = socket.socketpair()
     with ours, theirs:
         dripping = subprocess.Popen(
-            ["/bin/sh", "-c", "while printf x; do sleep 0.05; done"], stdout=ours, stderr=subprocess.DEVNULL
+            ["/bin/sh", "-c", "while printf x; do sleep 0.05; done"], stdout=ours.fileno(), stderr=subprocess.DEVNULL
         )
         with pytest.raises(wire.Refusal, match="within"):
             wire.receive(theirs)

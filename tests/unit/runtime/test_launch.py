@@ -217,7 +217,7 @@ async def test_cancelled_launch_leaves_nothing() -> None:
 
 def _talk_raw(data: bytes, fds: Sequence[int] = (), command: tuple[str, ...] = ()) -> dict[str, dict[str, str]]:
     ours, theirs = socket.socketpair()
-    with ours, theirs, subprocess.Popen([*exec_command(), *command], stdin=theirs) as process:
+    with ours, theirs, subprocess.Popen([*exec_command(), *command], stdin=theirs.fileno()) as process:
         theirs.close()
         socket.send_fds(ours, [data[:4096]], list(fds))
         ours.sendall(data[4096:])
@@ -268,10 +268,11 @@ def test_mcpd_exec_loads_nothing_slow() -> None:
 async def test_leash_is_adopted_by_a_later_mcpd() -> None:
     ours, theirs = socket.socketpair()
     client = Client()
-    with subprocess.Popen(exec_command(), stdin=theirs) as process:
+    with subprocess.Popen(exec_command(), stdin=theirs.fileno()) as process:
         theirs.close()
         first = await Leash.start(ours, spec("cat"), client.fds, ForeignProcess())
         kept = socket.socket(fileno=os.dup(first.fileno()))
+        assert first._answers.transport is not None
         first._answers.transport.abort()  # what the end of the first mcpd does
         adopted = await Leash.adopt(kept, first.pid, first.unit)
         assert adopted.pid == first.pid
@@ -286,7 +287,7 @@ def test_last_words_that_nobody_reads_keep_nothing_running() -> None:
     ours, theirs = socket.socketpair()
     # Escaped, 64 KiB of it are more than a socket holds.
     program = spec("/usr/bin/python3", "-c", "import sys; sys.stderr.write('\\x01' * 65536)")
-    with subprocess.Popen(exec_command(), stdin=theirs) as process, ours:
+    with subprocess.Popen(exec_command(), stdin=theirs.fileno()) as process, ours:
         theirs.close()
         ours.sendall(program.to_line(()))
         assert process.wait(30) == 0

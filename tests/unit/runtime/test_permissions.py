@@ -3,11 +3,13 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from mcpd.errors import InvalidManifest
-from mcpd.runtime.permissions import PERMISSIONS, PathGrant, Permission, expand, explain, parse
+from mcpd.model.placeholders import expand
+from mcpd.runtime.permissions import PERMISSIONS, PathGrant, Permission, explain, parse
 
 
 def test_each_permission_grants_what_it_says() -> None:
@@ -142,7 +144,7 @@ def test_words_for_people_grant_nothing_and_are_reported(text: str) -> None:
 
 
 def test_expand_fills_in_every_placeholder() -> None:
-    values = {"a": ["1", "2"], "b": True, "n": 3}
+    values: dict[str, Any] = {"a": ["1", "2"], "b": True, "n": 3}
     assert expand("{config.a}-{config.n}-{config.b}", values) == ["1-3-true", "2-3-true"]
     assert expand("{config.absent}", values) == []
     assert expand("plain {other}", values) == ["plain {other}"]

@@ -26,7 +26,7 @@ from mcpd.settings import RuntimeSettings, Settings
 from tests.sandbox.world import PYTHON, talk
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from tests.sandbox.world import World
 
@@ -47,7 +47,7 @@ print(json.dumps({"argv": sys.argv[1:], "env": dict(os.environ), "cwd": os.getcw
 """
 
 
-async def report(world: World, *, look: list[object] = [], environment: dict[str, str] = {}, **fields: Any) -> Any:  # noqa: B006
+async def report(world: World, *, look: Sequence[object] = [], environment: dict[str, str] = {}, **fields: Any) -> Any:  # noqa: B006
     values = {**fields.pop("values", {}), "look": [str(path) for path in look]}
     settings = fields.pop("runtime_settings", {})
     world.install("server", REPORT, values=values, **fields)
@@ -365,7 +365,13 @@ def test_spec_shows_no_secret_when_printed(world: World) -> None:
 
 
 def build(world: World, *argv: str, **options: Any) -> Any:
-    given = {"writable": [world.root / "staging"], "readable": [], "network": False, "env": {}, "paths": world.paths}
+    given: dict[str, Any] = {
+        "writable": [world.root / "staging"],
+        "readable": [],
+        "network": False,
+        "env": {},
+        "paths": world.paths,
+    }
     (world.root / "staging").mkdir(exist_ok=True)
     return build_spec("server", argv, world.root / "staging", **(given | options))
 

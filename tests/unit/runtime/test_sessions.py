@@ -392,4 +392,5 @@ def test_unit_properties_hold_nothing_private() -> None:
     }
     assert unit_name("build:x").startswith("mcp-build_x-")
     assert unit_name("a") != unit_name("a")
-    assert sys.executable in given["ExecStart"][1][0][1]
+    commands: Any = given["ExecStart"][1]
+    assert sys.executable in commands[0][1]

@@ -61,7 +61,7 @@ async def test_who_is_granted_something_of_the_users_home_is_told_where_it_is(
     world: World, permissions: list[str], told: bool
 ) -> None:
     (world.paths.home / "src").mkdir()
-    values = {"roots": ["/srv", "~/src"], "one": "~/src", "yes": True, "no": False}
+    values: dict[str, Any] = {"roots": ["/srv", "~/src"], "one": "~/src", "yes": True, "no": False}
     found = await looked(world, *permissions, **values)
     assert found["home"] == (str(world.paths.home) if told else None)
 

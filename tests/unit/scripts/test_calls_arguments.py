@@ -256,7 +256,7 @@ def test_every_kind_of_parameter_gets_its_own() -> None:
 
 
 def test_null_is_taken_where_none_is_the_default_and_nowhere_else() -> None:
-    def function(a: int = None, *, b: int = 2) -> Any:  # noqa: RUF013 - what scripts have
+    def function(a: int = None, *, b: int = 2) -> Any:  # type: ignore[assignment]  # noqa: RUF013 - what scripts have
         return a, b
 
     assert call(function, {"a": None}) == (None, 2)

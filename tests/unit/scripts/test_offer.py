@@ -50,7 +50,7 @@ async def test_T4_1_tools_of_the_entry_are_listed_as_it_says(tmp_path: Path) -> 
 
 
 async def test_T4_2_auto_discover_adds_the_functions(tmp_path: Path) -> None:
-    entry = {"tools": {"sum": {"inputSchema": SCHEMA, "function": "add"}}}
+    entry: dict[str, Any] = {"tools": {"sum": {"inputSchema": SCHEMA, "function": "add"}}}
     assert await names(facility(define(tmp_path, SCRIPT, **entry))) == ["sum"]
     assert await names(facility(define(tmp_path, SCRIPT, auto_discover=True, **entry))) == [
         "sum",
@@ -62,7 +62,7 @@ async def test_T4_2_auto_discover_adds_the_functions(tmp_path: Path) -> None:
 
 
 async def test_an_entry_that_only_changes_some_tools_leaves_the_others(tmp_path: Path) -> None:
-    entry = {"tools": {"add": {"description": "Adds up", "name": "plus"}, "fail": {"enabled": False}}}
+    entry: dict[str, Any] = {"tools": {"add": {"description": "Adds up", "name": "plus"}, "fail": {"enabled": False}}}
     served = facility(define(tmp_path, SCRIPT, **entry))
     listed = {tool["name"]: tool["description"] for tool in (await served.list_tools(None))["tools"]}
     # What clients call it, and whether they have it at all, is the bridge's to see to.
@@ -191,7 +191,7 @@ async def test_no_more_than_1000_tools_are_offered_and_it_is_said_how_many_are_n
     script = "".join(f"def f{number}(): pass\n" for number in range(900))
     tools = {f"static{number}": {"function": "f0", "inputSchema": {}} for number in range(99)}
     transform = "def generate_tools(name, context): return [{'name': f'm{n}', 'function': 'f0'} for n in range(4)]"
-    entry = {"auto_discover": True, "tools": tools, "tools_transform_cid": store(tmp_path, transform)}
+    entry: dict[str, Any] = {"auto_discover": True, "tools": tools, "tools_transform_cid": store(tmp_path, transform)}
     served = facility(define(tmp_path, script, **entry))
     found = await served.describe()
     assert [tool["name"] for tool in found["tools"]][-2:] == ["f899", "m0"]

@@ -221,7 +221,7 @@ async def test_V23_a_shell_script_gets_the_arguments_as_words_and_as_json(
     tmp_path: Path, tool: str, words: tuple[str, ...]
 ) -> None:
     inline = Inline("", answers=lambda _job: returned("done"))
-    entry = {"tools": {tool: {"inputSchema": {"properties": PROPERTIES}}}}
+    entry: dict[str, Any] = {"tools": {tool: {"inputSchema": {"properties": PROPERTIES}}}}
     served = facility(define(tmp_path, "#!/bin/sh\necho\n", suffix=".sh", **entry), runs=inline)
     await call(served, tool, **GIVEN)
     (job,) = inline.jobs
@@ -232,7 +232,7 @@ async def test_V23_a_shell_script_gets_the_arguments_as_words_and_as_json(
 
 async def test_C36_an_argument_args_is_a_command_line(tmp_path: Path) -> None:
     inline = Inline("", answers=lambda _job: returned("done"))
-    entry = {"tools": {"list": {"inputSchema": {"properties": {"args": {"type": "string"}}}}}}
+    entry: dict[str, Any] = {"tools": {"list": {"inputSchema": {"properties": {"args": {"type": "string"}}}}}}
     served = facility(define(tmp_path, "#!/bin/sh\necho\n", suffix=".sh", **entry), runs=inline)
     await call(served, "list", args="-l 'a b'")
     (job,) = inline.jobs
@@ -243,7 +243,7 @@ async def test_C36_an_argument_args_is_a_command_line(tmp_path: Path) -> None:
 @pytest.mark.parametrize("value", ["a\0b", "x" * 200_000])
 async def test_what_can_be_no_word_is_a_tool_error(tmp_path: Path, value: str) -> None:
     inline = Inline("")
-    entry = {"tools": {"list": {"inputSchema": {"properties": {"file": {}}}}}}
+    entry: dict[str, Any] = {"tools": {"list": {"inputSchema": {"properties": {"file": {}}}}}}
     served = facility(define(tmp_path, "#!/bin/sh\necho\n", suffix=".sh", **entry), runs=inline)
     found = await call(served, "list", file=value)
     assert found["isError"] is True

@@ -206,7 +206,7 @@ async def test_resources_come_in_pages(tmp_path: Path) -> None:
 
 
 async def test_T6_2_a_text_is_read_as_text(tmp_path: Path) -> None:
-    entry = {"variables": {"text": "žluťoučký <b>kůň</b>", "json": {"a": [1, None, "ž"]}}}
+    entry: dict[str, Any] = {"variables": {"text": "žluťoučký <b>kůň</b>", "json": {"a": [1, None, "ž"]}}}
     served = serve(tmp_path, {"t": {"uri": "variable://text"}, "j": {"uri": "variable://json"}}, **entry)
     assert await read(served, "variable://text") == {"mimeType": "text/plain", "text": "žluťoučký <b>kůň</b>"}
     found = await read(served, "variable://json")
@@ -321,7 +321,7 @@ async def test_resources_are_read_when_they_are_asked_for(tmp_path: Path) -> Non
 
 async def test_what_is_no_result_of_a_tool_is_read_without_the_tools(tmp_path: Path) -> None:
     runs = Inline(SCRIPT)
-    entry = {"tools_transform_cid": store(tmp_path, "def generate_tools(name, context): return []")}
+    entry: dict[str, Any] = {"tools_transform_cid": store(tmp_path, "def generate_tools(name, context): return []")}
     resources = {"note": {"uri": "variable://note"}, "result": {"uri": "server://thing/add?a=1"}}
     served = facility(define(tmp_path, SCRIPT, resources=resources, variables={"note": "x"}, **entry), runs=runs)
     await read(served, "variable://note")

@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -25,22 +26,24 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.process
 
-State: TypeAlias = tuple[str, dict[str, object], str, object] | None
+State: TypeAlias = tuple[str, Mapping[str, object], str, object] | None
 
 
 def state(store: Store) -> State:
     """Version, all values, what waits for approval and the origin of the server; None if it is not installed."""
     try:
         server = store.get(ONE)
+        manifest = server.manifest
         assert server.problem == ""
-        assert server.manifest is not None
+        assert manifest is not None
         assert (store.held(ONE) or 0) == server.pending_generation
-        told = server.pending, (server.manifest.model_extra or {}).get("origin")
-        return server.manifest.version, store.launch_manifest(ONE).values, *told
+        told = server.pending, (manifest.model_extra or {}).get("origin")
+        return manifest.version, store.launch_manifest(ONE).values, *told
     except NotFound:
         return None
     except ConfigMissing:
-        return server.manifest.version, store.config(ONE).values, *told
+        assert manifest is not None
+        return manifest.version, store.config(ONE).values, *told
 
 
 def check_order(root: Path) -> None:
