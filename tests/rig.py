@@ -101,7 +101,7 @@ class Rig:
 
     def command(self, *argv: str) -> list[str]:
         """What runs ``mcpctl`` with *argv*."""
-        return [self.interpreter(), "-m", "mcpd.cli.main", "--user", *argv]
+        return [type(self).interpreter(), "-m", "mcpd.cli.main", "--user", *argv]
 
     def mcpctl(self, *argv: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
         """Run ``mcpctl`` with *argv* on this machine."""

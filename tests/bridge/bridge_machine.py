@@ -16,6 +16,7 @@ import httpx2
 from tests.bridge.bridge_harness import FIXTURE, PATIENCE, ROOT, Bridge, Client, eventually
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
 
@@ -60,7 +61,7 @@ class Machine:
         eventually((self.runtime / "bus").exists, "the bus is there")
         return bus
 
-    def install(self, name: str, changes: dict[str, object]) -> None:
+    def install(self, name: str, changes: Mapping[str, object]) -> None:
         directory = self.home / ".local/share/mcp/installed" / name
         directory.mkdir(parents=True)
         shutil.copy(FIXTURE, directory / "server.py")

@@ -22,8 +22,8 @@ MODERN = "2026-07-28"
 PREFIX = "io.modelcontextprotocol/"
 SUBSCRIPTION = PREFIX + "subscriptionId"
 FIXTURE = Path(__file__).parent / "fixtures" / "modern_server.py"
-FORMS = {"elicitation": {"form": {}}}
-ALL = {"elicitation": {"form": {}, "url": {}}, "sampling": {"tools": {}}, "roots": {}}
+FORMS: dict[str, Any] = {"elicitation": {"form": {}}}
+ALL: dict[str, Any] = {"elicitation": {"form": {}, "url": {}}, "sampling": {"tools": {}}, "roots": {}}
 NAMED = {"tools/call": "name", "prompts/get": "name", "resources/read": "uri"}
 
 
@@ -70,7 +70,7 @@ class ModernClient:
         content = message if isinstance(message, bytes) else json.dumps(message).encode()
         derived = headers_for(message) if isinstance(message, dict) and "params" in message else {}
         merged = {**BOTH, "MCP-Protocol-Version": MODERN, **derived}
-        by_name = {name.lower(): value for name, value in merged.items()}
+        by_name: dict[str, str | None] = {name.lower(): value for name, value in merged.items()}
         by_name |= {name.replace("_", "-").lower(): value for name, value in changed.items()}
         sent = {name: value for name, value in by_name.items() if value is not None}
         return self.http.post(self.path, content=content, headers=sent)

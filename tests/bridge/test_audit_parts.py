@@ -13,6 +13,7 @@ import socket
 import threading
 import time
 from contextlib import suppress
+from functools import partial
 from hashlib import sha256
 from typing import TYPE_CHECKING
 
@@ -137,7 +138,7 @@ async def test_an_output_that_fails_is_said_once_and_counted(caplog: pytest.LogC
     for expected in (1, 2):
         trail.take(record(), 0)
         trail._flush()
-        await until(lambda count=expected: trail.lost == count)
+        await until(partial(lambda count: trail.lost == count, expected))
     assert caplog.text.count("no space left") == 1
     kept.error = None
     trail.take(record(), 0)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 CANCEL = jsonrpc.notification("notifications/cancelled")
 
 
-def broken(*_: object) -> None:
+def broken(*_: Any, **__: Any) -> None:
     raise RuntimeError("secret")
 
 

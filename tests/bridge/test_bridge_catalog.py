@@ -62,6 +62,7 @@ async def test_an_odd_revision_is_named_in_its_refusal(asked_for: object) -> Non
         made.source.info = replace(made.source.info, handshake=False, modern=True)
         with pytest.raises(UnsupportedRevision) as refused:
             await made.sessions.open("p", ME, json.dumps({"protocolVersion": asked_for}).encode(), {})
+        assert refused.value.data is not None
         assert refused.value.data["requested"] == (asked_for[:40] if asked_for == "é" * 60 else "")
 
 

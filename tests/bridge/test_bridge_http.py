@@ -319,7 +319,7 @@ def test_pretty_printed_requests_reach_the_server_as_one_line(bridge: Bridge) ->
 
 
 def test_T13_arguments_travel_unchanged(bridge: Bridge) -> None:
-    arguments = {
+    arguments: dict[str, Any] = {
         "unicode": "žluťoučký 🐎 \u2028 \x00",
         "nested": {"a": [{"b": {"c": [[], {}]}}]},
         "null": None,

@@ -250,7 +250,7 @@ async def test_a_fault_of_the_bridge_is_answered_and_logged(method: str, caplog:
     for _ in range(3):
         exchange = Exchange(takes_json=True, takes_events=True)
         replied = asyncio.Event()
-        exchange.on_reply = lambda _exchange, heard=replied: heard.set()  # type: ignore[misc]
+        exchange.on_reply = lambda _exchange, heard=replied: heard.set()
         handshake.post(Post("s", Caller(1), "", "", {}), body, exchange)
         async with asyncio.timeout(120):
             await replied.wait()

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import math
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
@@ -50,7 +51,7 @@ async def test_at_most_four_processes_ask_at_once_and_further_calls_wait() -> No
         assert pool.processes == len(made.parts.census) == 4
         assert [len(client.asked) for client in clients] == [1, 1, 1, 1, 0, 0]
         for client in clients:
-            await eventually(lambda client=client: client.asked)
+            await eventually(partial(getattr, client, "asked"))
             client.answer()
         answers = [asked(await sink.future) for sink in sinks]
         assert [said for _, said in answers] == [client.name for client in clients]
@@ -336,7 +337,7 @@ async def test_news_that_is_long_waits_without_what_came_with_it() -> None:
     member, heard = Hearer(), audience()
     heard.join(member)
     kept: list[Message] = []
-    member.pool_notification = lambda _method, message: kept.append(message)  # type: ignore[method-assign]
+    member.pool_notification = lambda method, message: kept.append(message)  # type: ignore[method-assign]
     for method in ("notifications/tools/list_changed", "notifications/x/list_changed"):
         for size in (10, 100_000):
             heard.hear(method, jsonrpc.notification(method, jsonrpc.encode({"_meta": {"x": "y" * size}})))

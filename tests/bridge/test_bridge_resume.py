@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from tests.bridge.bridge_harness import Bridge
 
-ELICIT = {"elicitation": {}}
+ELICIT: dict[str, Any] = {"elicitation": {}}
 QUESTION = call("ask", "q", method="elicitation/create", params={})
 
 
@@ -231,7 +231,7 @@ def test_an_unknown_id_is_400_and_the_session_stays(bridge: Bridge, last_event_i
     client = bridge.client().open()
     with get(client) as stream:
         next(stream)
-    headers = {**client.headers, "Last-Event-ID": last_event_id.encode("latin-1")}
+    headers: Any = {**client.headers, "Last-Event-ID": last_event_id.encode("latin-1")}
     reply = client.http.get(client.path, headers=headers)
     assert (reply.status_code, reply.json()["error"]["code"]) == (400, -32600)
     assert "Last-Event-ID" in reply.json()["error"]["message"]
@@ -322,7 +322,7 @@ async def test_the_official_client_survives_a_cut_in_the_middle_of_a_call(bridge
     async with Cable(bridge.url) as cable:
         seen: list[float] = []
 
-        async def on_progress(progress: float, _total: float | None, _message: str | None) -> None:
+        async def on_progress(progress: float, total: float | None, message: str | None) -> None:
             seen.append(progress)
             if progress == 2:
                 cable.cut()

@@ -20,6 +20,7 @@ from mcp import StdioServerParameters
 
 from tests.bridge.bridge_harness import PATIENCE, ROOT, call, eventually, initialize, is_alive, text_of
 from tests.bridge.stdio_machine import mapped_machine
+from tests.mcp_results import first_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -141,7 +142,7 @@ def test_variables_of_the_client_reach_a_server_of_its_own(machine: Machine) -> 
 async def test_the_official_client_over_run(machine: Machine, mode: Any, version: str) -> None:
     asked: list[str] = []
 
-    async def on_elicitation(_context: Any, params: Any) -> types.ElicitResult:
+    async def on_elicitation(context: Any, params: Any) -> types.ElicitResult:
         asked.append(params.message)
         return types.ElicitResult(action="accept", content={"answer": 42})
 
@@ -157,10 +158,10 @@ async def test_the_official_client_over_run(machine: Machine, mode: Any, version
         assert "say" in listed
         assert "echo" not in listed
         texts = await asyncio.gather(*(client.call_tool("say", {"text": "mine"}) for _ in range(20)))
-        assert {result.content[0].text for result in texts} == {"fixed"}
+        assert {first_text(result) for result in texts} == {"fixed"}
         params = {"message": "sure?", "requestedSchema": {"type": "object", "properties": {}}}
         result = await client.call_tool("ask", {"method": "elicitation/create", "params": params})
-        assert '"answer": 42' in result.content[0].text
+        assert '"answer": 42' in first_text(result)
         assert asked == ["sure?"]
 
 

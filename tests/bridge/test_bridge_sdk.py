@@ -37,14 +37,14 @@ async def test_T8_1_progress_and_elicitation(bridge: Bridge) -> None:
     seen: list[float] = []
     asked: list[str] = []
 
-    async def on_progress(progress: float, _total: float | None, _message: str | None) -> None:
+    async def on_progress(progress: float, total: float | None, message: str | None) -> None:
         seen.append(progress)
 
-    async def on_elicitation(_context: Any, params: Any) -> types.ElicitResult:
+    async def on_elicitation(context: Any, params: Any) -> types.ElicitResult:
         asked.append(params.message)
         return types.ElicitResult(action="accept", content={"answer": 42})
 
-    async def on_sampling(_context: Any, _params: Any) -> types.CreateMessageResult:
+    async def on_sampling(context: Any, params: Any) -> types.CreateMessageResult:
         content = types.TextContent(type="text", text="sampled")
         return types.CreateMessageResult(role="assistant", content=content, model="none")
 

@@ -9,7 +9,7 @@ import socket
 import stat
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import httpx2
 import pytest
@@ -94,7 +94,7 @@ def token_file(tmp_path: Path) -> Path:
 def test_without_the_token_nobody_comes_in(start_bridge: Callable[..., Bridge], token_file: Path, header: str) -> None:
     bridge = start_bridge("--listen", "127.0.0.1:0", "--token-file", str(token_file), "--server", f"s={COMMAND}")
     for method in ("POST", "GET", "DELETE"):
-        headers = {**BOTH, **({"Authorization": header.encode("latin-1")} if header else {})}
+        headers: Any = {**BOTH, **({"Authorization": header.encode("latin-1")} if header else {})}
         reply = bridge.http().request(method, "/mcp/s", headers=headers, content=json.dumps(PING))
         assert reply.status_code == 401
         assert reply.headers["www-authenticate"].startswith("Bearer")

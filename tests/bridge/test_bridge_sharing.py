@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from tests.bridge.bridge_harness import Bridge, Client
 
 SERVER = f"{sys.executable} {Path(__file__).parent / 'fixtures' / 'pool_server.py'}"
-ASKING = {"elicitation": {}}
+ASKING: dict[str, Any] = {"elicitation": {}}
 
 
 def request(method: str, identity: object = 1, **params: object) -> dict[str, Any]:

@@ -351,20 +351,22 @@ def test_at_the_bridges_end_its_streams_end(alone: Callable[..., Bridge]) -> Non
 async def test_the_official_client_over_sse(bridge: Bridge) -> None:
     seen: list[float] = []
 
-    async def on_progress(progress: float, _total: float | None, _message: str | None) -> None:
+    async def on_progress(progress: float, total: float | None, message: str | None) -> None:
         seen.append(progress)
 
-    async def on_elicitation(_context: Any, params: Any) -> types.ElicitResult:
+    async def on_elicitation(context: Any, params: Any) -> types.ElicitResult:
         return types.ElicitResult(action="accept", content={"to": params.message})
 
-    async def on_sampling(_context: Any, _params: Any) -> types.CreateMessageResult:
+    async def on_sampling(context: Any, params: Any) -> types.CreateMessageResult:
         content = types.TextContent(type="text", text="sampled")
         return types.CreateMessageResult(role="assistant", content=content, model="none")
 
     async with (
         asyncio.timeout(PATIENCE),
         sse_client(f"{bridge.url}/mcp/s/sse") as streams,
-        ClientSession(*streams, elicitation_callback=on_elicitation, sampling_callback=on_sampling) as client,
+        ClientSession(
+            streams[0], streams[1], elicitation_callback=on_elicitation, sampling_callback=on_sampling
+        ) as client,
     ):
         await client.initialize()
         assert "echo" in [tool.name for tool in (await client.list_tools()).tools]

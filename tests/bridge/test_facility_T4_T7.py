@@ -34,7 +34,8 @@ def result(client: Client, message: dict[str, Any]) -> Any:
 
 def tools(client: Client) -> list[Any]:
     """All pages of the list of tools."""
-    found, cursor = [], {}
+    found: list[Any] = []
+    cursor: dict[str, Any] = {}
     while True:
         page = result(client, request("tools/list", **cursor))
         found += page["tools"]

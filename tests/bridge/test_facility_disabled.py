@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -55,7 +56,7 @@ def test_T5_6_T14_3_a_server_can_be_disabled_while_it_is_in_use(machine: Machine
     switch.parent.mkdir(parents=True, exist_ok=True)
     switch.write_text(json.dumps({"f": {"enabled": False}}))
     for message in MESSAGES:
-        eventually(lambda message=message: is_refused(machine, "f", message), "mcpd read what was switched off")
+        eventually(partial(is_refused, machine, "f", message), "mcpd read what was switched off")
     switch.unlink()
     eventually(lambda: machine.client("f").post(initialize(5)).status_code == 200, "it is switched on again")
     assert text_of(machine.client("f").open().ask(tool("echo", message="after"))) == "after"

@@ -183,7 +183,7 @@ def test_a_handshake_client_is_told_that_a_server_is_modern_only(bridge: Bridge)
 
 
 def test_what_is_kept_for_all_is_not_asked_in_the_words_of_one(asker: ModernClient, wire: Path) -> None:
-    capabilities = {"experimental": {"of-this-test": {}}}
+    capabilities: dict[str, Any] = {"experimental": {"of-this-test": {}}}
     mine = {**envelope(capabilities), "org.example/tenant": "mine"}
     asker.ask(call("echo", meta=mine, text="x"))
     lists = [line for line in map(json.loads, wire.read_text().splitlines()) if line.get("method") == "tools/list"]

@@ -35,7 +35,9 @@ HTML = {"Accept": "text/html,application/xhtml+xml,*/*;q=0.8"}
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bridge]:
-    commands = {name: {"command": sys.executable, "args": [str(SERVER)]} for name in ("weather", "asked", *NAMES)}
+    commands: dict[str, dict[str, Any]] = {
+        name: {"command": sys.executable, "args": [str(SERVER)]} for name in ("weather", "asked", *NAMES)
+    }
     commands["many"] = {"command": sys.executable, "args": [str(SERVER), "--tools", "5000"]}
     commands["endless"] = {"command": sys.executable, "args": [str(SERVER), "--endless"]}
     commands["broken"] = {"command": sys.executable, "args": [str(SERVER), "--broken"], "env": {"TOKEN": "s3cret"}}

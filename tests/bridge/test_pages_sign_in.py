@@ -289,14 +289,14 @@ def test_pages_of_others_cannot_read_with_it(home: Home) -> None:
 )
 def test_other_cookies_are_worth_nothing(home: Home, cookie: str) -> None:
     http = home.http(home.link())
-    assert http.get("/mcp", headers={"Cookie": cookie.encode("latin-1")}).status_code == 401
+    assert http.get("/mcp", headers={b"Cookie": cookie.encode("latin-1")}).status_code == 401
 
 
 def test_the_cookies_of_other_ports_do_not_matter(home: Home) -> None:
     http = home.signed_in()
     cookie = f'odd={{"a": [1, "b"]}}; =; \xff; mcpd-bridge={http.cookies["mcpd-bridge"]}; last'
     http.cookies.clear()
-    assert http.get("/mcp", headers={"Cookie": cookie.encode("latin-1")}).status_code == 200
+    assert http.get("/mcp", headers={b"Cookie": cookie.encode("latin-1")}).status_code == 200
 
 
 def test_a_cookie_of_another_port_that_comes_first_signs_nobody_out(home: Home) -> None:

@@ -292,7 +292,7 @@ class RawClient:
         fields: Sequence[tuple[int, str, Any]] = (),
     ) -> bytes:  # fmt: skip
         self.serial += 1
-        header = [(1, "o", path), (3, "s", member), (6, "s", destination)]
+        header: list[tuple[int, str, Any]] = [(1, "o", path), (3, "s", member), (6, "s", destination)]
         header += [(2, "s", interface)] if interface else []
         header += [(8, "g", signature)] if signature else []
         header += [(9, "u", fds)] if fds else []

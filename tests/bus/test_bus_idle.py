@@ -71,7 +71,7 @@ class Duty:
 
 
 @pytest.fixture
-def supervisor(short_tmp: Path) -> Iterator[Supervisor]:
+def supervisor(short_tmp: Path) -> Supervisor:
     return Supervisor(short_tmp)
 
 

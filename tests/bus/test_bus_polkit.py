@@ -25,8 +25,6 @@ from tests.bus.inside import served
 from tests.bus.polkit_mock import SOMEBODY, TEMPLATE, people, polkitd
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from tests.bus.harness import Machine
 
 SET_CONFIG = ("SetConfig", "sa{sv}a{sv}", ["x", {"level": "high"}, {}])
@@ -34,7 +32,7 @@ CONFIGURE = "org.mcpd.mcp1.configure"
 
 
 @pytest.fixture
-def system(machine: Machine) -> Iterator[Machine]:
+def system(machine: Machine) -> Machine:
     machine.install(
         "x",
         where=machine.paths.system.installed,

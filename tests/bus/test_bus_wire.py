@@ -7,8 +7,8 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
-from dbus_next import Variant as TheirVariant
 from dbus_next._private.marshaller import Marshaller
+from dbus_next.signature import Variant as TheirVariant
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -32,7 +32,7 @@ def log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     program.write_text(PROGRAM.format(python=sys.executable, log=str(tmp_path / "log")))
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    monkeypatch.setattr(agent.os, "geteuid", lambda: 1000)
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
     monkeypatch.setattr(agent, "terminal", lambda: True)
     return tmp_path / "log"
 
@@ -47,7 +47,7 @@ def test_the_agent_serves_this_process_and_is_stopped(log: Path) -> None:
 @pytest.mark.parametrize("why", ["root", "no terminal", "not installed"])
 def test_no_agent_where_nobody_can_be_asked(log: Path, monkeypatch: pytest.MonkeyPatch, why: str) -> None:
     if why == "root":
-        monkeypatch.setattr(agent.os, "geteuid", lambda: 0)
+        monkeypatch.setattr(os, "geteuid", lambda: 0)
     elif why == "no terminal":
         monkeypatch.setattr(agent, "terminal", lambda: False)
     else:

@@ -70,7 +70,7 @@ class Shells:
         argv, name = SHELLS[shell]
         done = await asyncio.to_thread(
             subprocess.run,
-            [*argv, self.files / name, line],
+            [*argv, str(self.files / name), line],
             env=self.environ,
             cwd=self.environ["HOME"],
             stdin=subprocess.DEVNULL,

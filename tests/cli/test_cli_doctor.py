@@ -260,7 +260,7 @@ async def test_doctor_warns_of_entries_for_nobody(mcpctl: Mcpctl, mcpd: FakeMcpd
     )
     warnings = [check["message"] for check in (await _checks(mcpctl))[1] if check["name"] == "mcps map"]
     said = re.compile("unknown field '(.*)' has no effect")
-    assert [found[1] for warning in warnings if (found := said.search(warning))] == [
+    assert [match[1] for warning in warnings if (match := said.search(warning))] == [
         "disalowed_tools", "runtime.callTimout", "resources.r.mimetype", "prompts.p.text",
         "tools.add.arguments.a.hidden",
     ]  # fmt: skip

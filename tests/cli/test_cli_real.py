@@ -140,7 +140,7 @@ def test_a_secret_is_nowhere_to_be_read(installed: Rig) -> None:
 
 def test_run_is_the_server_itself(installed: Rig) -> None:
     pipe = subprocess.PIPE
-    argv = [BIN / "mcpctl", "--user", "run", SERVER]
+    argv = [str(BIN / "mcpctl"), "--user", "run", SERVER]
     with subprocess.Popen(argv, env=installed.environ, stdin=pipe, stdout=pipe, text=True) as process:
         assert process.stdin is not None
         assert process.stdout is not None
@@ -156,7 +156,7 @@ def test_run_is_the_server_itself(installed: Rig) -> None:
 
 
 def test_stop_ends_a_running_server(installed: Rig) -> None:
-    argv = [BIN / "mcpctl", "--user", "run", SERVER]
+    argv = [str(BIN / "mcpctl"), "--user", "run", SERVER]
     with subprocess.Popen(argv, env=installed.environ, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdin is not None
         assert process.stdout is not None

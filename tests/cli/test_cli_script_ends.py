@@ -20,6 +20,7 @@ from mcpd.cli.main import main
 from mcpd.errors import ReadOnly
 from mcpd.runtime import bundled
 from tests.cli.script_files import HELLO, Watch, file, names, watching
+from tests.mcp_results import first_text
 from tests.rig import BIN, Rig
 
 if TYPE_CHECKING:
@@ -240,7 +241,7 @@ async def test_T8_1_clients_hear_of_an_edit_and_call_what_is_there_now(rig: Rig,
                 assert await watch.line() == "a: updated"
                 await asyncio.wait_for(heard.wait(), PATIENCE)
                 assert [tool.name for tool in (await client.list_tools()).tools] == ["greet"]
-                assert (await client.call_tool("greet", {})).content[0].text == "good day"
+                assert first_text(await client.call_tool("greet", {})) == "good day"
     finally:
         process.send_signal(signal.SIGINT)
         await process.communicate()

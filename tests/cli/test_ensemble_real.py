@@ -98,7 +98,7 @@ def test_what_fails_is_said(rig: Orchestra) -> None:
 
 def test_an_interrupted_run_is_recorded_with_what_it_has_reached(rig: Orchestra) -> None:
     rig.slow()
-    argv = [BIN / "mcpctl", "--user", "ensemble", "run", "slow", "it"]
+    argv = [str(BIN / "mcpctl"), "--user", "ensemble", "run", "slow", "it"]
     with subprocess.Popen(argv, env=rig.environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
         assert "reader: success" in process.stderr.readline()

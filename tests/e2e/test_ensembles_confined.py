@@ -45,10 +45,10 @@ def test_it_is_listed_and_confined(rig: EnsemblesRig) -> None:
 
 @pytest.mark.parametrize(("way", "mode"), WAYS)
 async def test_ensembles_are_listed_and_run(rig: EnsemblesRig, way: str, mode: str) -> None:
-    progress: list[float] = []
+    seen: list[float] = []
 
-    async def on_progress(done: float, _total: float | None, _message: str | None) -> None:
-        progress.append(done)
+    async def on_progress(progress: float, total: float | None, message: str | None) -> None:
+        seen.append(progress)
 
     async with rig.connect(way, mode) as client:
         found = (await read(client, "llm-orc://ensembles"))["ensembles"]
@@ -61,7 +61,7 @@ async def test_ensembles_are_listed_and_run(rig: EnsemblesRig, way: str, mode: s
     assert {"project", "shipped"} <= {each["tier"] for each in found}
     assert not [each for each in found if each.get("problem")]
     assert answer["status"] == "completed"
-    assert progress == [1.0, 2.0, 3.0]
+    assert seen == [1.0, 2.0, 3.0]
     assert artifact["deliverable"] == answer["deliverable"]
     assert (rig.base / "artifacts" / answer["artifact_id"] / "execution.md").exists()
     assert "sk-secret" not in json.dumps(profiles)

@@ -10,6 +10,7 @@ import httpx2
 from mcp import Client, StdioServerParameters
 from mcp.client.streamable_http import streamable_http_client
 
+from tests.mcp_results import first_text
 from tests.rig import BIN
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ async def check(client: Client) -> None:
         assert client.protocol_version == "2025-11-25"
         assert [tool.name for tool in (await client.list_tools()).tools] == ["echo"]
         result = await client.call_tool("echo", {"text": "grüß Gott"})
-        assert result.content[0].text == "grüß Gott"
+        assert first_text(result) == "grüß Gott"
 
 
 async def test_over_mcpctl_run(installed: Rig) -> None:

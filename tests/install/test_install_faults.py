@@ -61,7 +61,7 @@ async def test_sigkill_takes_the_running_command_along(
     world: World, tmp_path: Path, own_index: pytest.MonkeyPatch
 ) -> None:
     own_index.setenv("PIP_INDEX_URL", index(tmp_path, wheel(tmp_path / "files")))
-    entry = {"id": "org.test.py", "name": "Py", "source": {"type": "pypi", "package": "fake-server"}}
+    entry: dict[str, object] = {"id": "org.test.py", "name": "Py", "source": {"type": "pypi", "package": "fake-server"}}
     await killed(entry, "building", 55, tmp_path)
     for _ in range(200):
         if not running(tmp_path / "home"):
@@ -102,7 +102,11 @@ async def test_a_full_disk_during_a_command(tmp_path: Path, small_disk: Path, ow
     big = {"fake_server/data": "".join(f"{number:x}" for number in range(1_000_000))}
     own_index.setenv("PIP_INDEX_URL", index(tmp_path, wheel(tmp_path / "files", extra=big)))
     async with make_world() as world:
-        entry = {"id": "org.test.py", "name": "Py", "source": {"type": "pypi", "package": "fake-server"}}
+        entry: dict[str, object] = {
+            "id": "org.test.py",
+            "name": "Py",
+            "source": {"type": "pypi", "package": "fake-server"},
+        }
         job = await world.install(entry)
         assert isinstance(job.error, NoSpace)
         assert world.left_over() == []

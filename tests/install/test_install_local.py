@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -140,7 +140,7 @@ async def test_nobody_is_told_that_the_previous_version_is_back_if_it_is_not(
     assert (await world.fetch(local(project(tmp_path / "src")))).error is None
     world.shelf.put(local(tmp_path / "src", "exit", version="2.0"))
 
-    def full(*_: object, **__: object) -> None:
+    def full(*_: object, **__: Any) -> None:
         raise NoSpace("the disk is full")
 
     with monkeypatch.context() as patched:
@@ -247,7 +247,7 @@ async def test_a_session_begun_during_the_change_ends_with_it(
     loop, original, begun = asyncio.get_running_loop(), getattr(world.store, change), []
     (read, write), (answers, answer) = os.pipe(), os.pipe()
 
-    def begin_first(*args: object, **options: object) -> object:
+    def begin_first(*args: object, **options: Any) -> object:
         spawning = world.sessions.spawn("org.test.hello", {0: read, 1: answer}, owner=Owner(os.getuid(), "test"))
         begun.append(asyncio.run_coroutine_threadsafe(spawning, loop).result())
         os.write(write, b'{"jsonrpc": "2.0", "id": 1, "method": "initialize"}\n')
@@ -320,7 +320,7 @@ async def test_permissions_need_consent_once(world: World, tmp_path: Path) -> No
 
 
 async def test_a_default_that_makes_more_of_a_permission_needs_consent_again(world: World, tmp_path: Path) -> None:
-    def document(roots: str, **fields: object) -> dict[str, object]:
+    def document(roots: str, **fields: Any) -> dict[str, object]:
         prop = {"key": "roots", "type": "path", "default": roots}
         permissions = ["filesystem:ro:{config.roots}"]
         return local(project(tmp_path / "src"), permissions=permissions, configurableProperties=[prop], **fields)

@@ -84,7 +84,8 @@ async def test_npm_asks_nobody_but_the_registry(
     world: World, registry: Registry, listener: Listener, place: str, field: str
 ) -> None:
     where = place.format(at=listener.at)
-    registry.add("between", **{field: {"evil": where}})
+    fields: dict[str, Any] = {field: {"evil": where}}
+    registry.add("between", **fields)
     registry.add(dependencies={"between": "^1"})
     job = await world.install(entry("npm"))
     assert listener.asked == []

@@ -112,7 +112,12 @@ BARE = {"name": "fake_server", "summary": "", "version": ""}
     ],
 )
 async def test_a_package_says_what_the_entry_does_not(
-    world: World, tmp_path: Path, own_index: pytest.MonkeyPatch, said: dict[str, str], summary: str, shown: object
+    world: World,
+    tmp_path: Path,
+    own_index: pytest.MonkeyPatch,
+    said: dict[str, str],
+    summary: str,
+    shown: tuple[str, str],
 ) -> None:
     metadata = METADATA + f"Summary: {summary}\n\nSummary: of something else\n"
     file = wheel(tmp_path / "files", extra={"fake_server-1.0.dist-info/METADATA": metadata})

@@ -19,6 +19,7 @@ from tests.sandbox.world import OWNER, Client, open_descriptors, talk
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from mcpd.runtime.sessions import Session, Sessions
     from tests.sandbox.world import World
 
 ESCAPEES = """
@@ -108,7 +109,7 @@ async def test_processes_that_ran_away_die_with_the_server(world: World, sandbox
     assert not Path(f"/proc/{session.pid}").exists()
 
 
-async def _up(world: World, sandbox: str, program: str) -> tuple[Client, object, object]:
+async def _up(world: World, sandbox: str, program: str) -> tuple[Client, Sessions, Session]:
     world.install("server", program)
     sessions, client = world.sessions(sandbox=sandbox), Client()
     session = await sessions.spawn("server", client.fds, owner=OWNER)

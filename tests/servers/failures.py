@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from mcp.shared.exceptions import MCPError
+from mcp.types import TextContent
 
 if TYPE_CHECKING:
     from mcp import Client
@@ -35,5 +36,6 @@ async def refused(client: Client, name: str, /, **arguments: Any) -> Failure:
     assert result.meta is not None
     data = dict(result.meta["org.mcpd/error"])
     code, message = data.pop("code"), data.pop("message")
+    assert isinstance(block, TextContent)
     assert block.text == message
     return Failure("result", code, message, data)

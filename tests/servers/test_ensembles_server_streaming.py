@@ -8,7 +8,7 @@ import json
 import os
 import subprocess
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import mcp_types as types
 import pytest
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from mcp import Client
+    from mcp.types import RequestParamsMeta
 
 pytestmark = pytest.mark.filterwarnings("ignore::mcp.shared.exceptions.MCPDeprecationWarning")
 WIDE = """\
@@ -37,7 +38,11 @@ agents:
 SLOW = "name: slow\nagents:\n  - {name: quick, model_profile: fast}\n  - {name: sleepy, model_profile: slow}\n"
 LONG = "name: long\nagents:\n  - {name: talker, model_profile: fast}\n"
 ASKS = "name: asks\nagents:\n  - {name: asker, model_profile: client, system_prompt: Be brief}\n"
-LEVEL = "io.modelcontextprotocol/logLevel"
+
+
+def level(name: str) -> RequestParamsMeta:
+    """Return the metadata of a request for messages of level *name*."""
+    return cast("RequestParamsMeta", {"io.modelcontextprotocol/logLevel": name})
 
 
 @pytest.fixture
@@ -135,7 +140,7 @@ async def test_without_streaming_there_is_none(room: Room, mode: str) -> None:
             "invoke",
             {"ensemble_name": "pair", "input": "x", "streaming": False},
             progress_callback=heard.on_progress,
-            meta={LEVEL: "debug"},
+            meta=level("debug"),
         )
     assert heard.progress == []
     assert heard.messages == []
@@ -150,7 +155,7 @@ async def test_partial_outputs_are_messages_for_a_client_that_asks_for_them(room
         if mode == "legacy":
             await client.set_logging_level("info")
         await client.call_tool(
-            "invoke", {"ensemble_name": "pair", "input": "x"}, meta={LEVEL: "info"} if mode != "legacy" else None
+            "invoke", {"ensemble_name": "pair", "input": "x"}, meta=level("info") if mode != "legacy" else None
         )
     assert {each.logger for each in heard.messages} == {"pair"}
     assert {each.level for each in heard.messages} == {"info"}

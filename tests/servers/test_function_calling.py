@@ -13,6 +13,7 @@ import pytest
 from mcp import Client
 from mcp.client.stdio import StdioServerParameters, stdio_client
 
+from tests.mcp_results import first_text
 from tests.preloaded import python
 from tests.servers import ensembles_harness, orchestration_harness, scripts_harness, workstation_harness
 
@@ -157,4 +158,4 @@ async def test_a_script_whose_id_is_no_name_for_a_tool_is_called_by_either(tmp_p
         for name in ("my_tool", "my.tool"):
             result = await client.call_tool(name, {"args": name})
             assert not result.is_error
-            assert f"said {name}" in result.content[0].text
+            assert f"said {name}" in first_text(result)

@@ -32,6 +32,7 @@ async def test_calls_run_in_order_in_one_thread() -> None:
             assert isinstance(answer, NotFound)
             assert answer.message == str(number)
         else:
+            assert not isinstance(answer, BaseException)
             assert answer[0] == number
             threads.add(answer[1])
     assert len(threads - {threading.get_ident()}) == len(threads) == 1

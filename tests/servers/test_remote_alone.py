@@ -17,6 +17,7 @@ from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
 
 from tests.bridge.bridge_harness import descendants
+from tests.mcp_results import first_text
 from tests.servers.remote_harness import far_server, initialize
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ async def test_a_url_with_headers_is_served_and_its_secret_shows_nowhere(tmp_pat
             async with httpx2.AsyncClient() as http:
                 transport = streamable_http_client(f"{url}/mcp/far", http_client=http)
                 async with Client(transport, mode="legacy") as client:
-                    assert (await client.call_tool("echo", {"text": "hello"})).content[0].text == "hello"
+                    assert first_text(await client.call_tool("echo", {"text": "hello"})) == "hello"
                     running = [Path(f"/proc/{child}") for child in descendants(pid)]
                     assert any(b"mcpd.servers.remote" in (place / "cmdline").read_bytes() for place in running)
                     for place in running:
@@ -82,7 +83,17 @@ async def test_without_the_header_the_error_says_what_is_missing(tmp_path: Path)
 def test_an_entry_that_cannot_be_used_is_refused_at_the_start(tmp_path: Path, entry: dict[str, Any], says: str) -> None:
     file = tmp_path / "servers.json"
     file.write_text(json.dumps({"mcpServers": {"far": entry}}))
-    command = [sys.executable, "-m", "mcpd.bridge.main", "--listen", "127.0.0.1:0", "--auth", "none", "--config", file]
+    command = [
+        sys.executable,
+        "-m",
+        "mcpd.bridge.main",
+        "--listen",
+        "127.0.0.1:0",
+        "--auth",
+        "none",
+        "--config",
+        str(file),
+    ]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=30)
     assert done.returncode != 0
     assert "mcpServers.far" in done.stderr

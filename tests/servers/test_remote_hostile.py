@@ -85,8 +85,7 @@ async def respond(asked: Asked) -> None:  # noqa: PLR0912, C901 - one line for e
         await asked.events()
         await asked.write("data: {nonsense\n\n")
     elif method == "gzip":
-        body = gzip.compress(b" " * 10**6)
-        await asked.reply(200, body, Content_Type=JSON, Content_Encoding="gzip")
+        await asked.reply(200, gzip.compress(b" " * 10**6), Content_Type=JSON, Content_Encoding="gzip")
     elif method == "huge":
         await asked.write("HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nConnection: close\r\n\r\n")
         for _ in range(70):

@@ -14,6 +14,7 @@ from mcp import Client, StdioServerParameters
 from mcp.client.streamable_http import streamable_http_client
 
 from tests.children import marked
+from tests.mcp_results import first_text
 from tests.rig import BIN, Rig
 from tests.servers.remote_harness import far_server
 
@@ -135,7 +136,7 @@ async def test_the_sdk_over_mcpctl_run(installed: Rig, mode: Any) -> None:
     )  # fmt: skip
     async with Client(command, mode=mode) as client:
         result = await client.call_tool("echo", {"text": "grüß Gott"})
-        assert result.content[0].text == "grüß Gott"
+        assert first_text(result) == "grüß Gott"
 
 
 @pytest.mark.parametrize("mode", ["legacy", "2026-07-28"])
@@ -148,11 +149,11 @@ async def test_the_sdk_over_the_bridge(installed: Rig, server: str, mode: Any) -
         url = f"http://localhost/mcp/{server}"
         async with Client(streamable_http_client(url, http_client=http), mode=mode) as client:
             result = await client.call_tool("echo", {"text": "through the bridge"})
-            assert result.content[0].text == "through the bridge"
+            assert first_text(result) == "through the bridge"
 
 
 def test_the_secret_is_in_no_command_line_and_no_environment(installed: Rig) -> None:
-    command = [BIN / "mcpctl", "--user", "run", "far"]
+    command = [str(BIN / "mcpctl"), "--user", "run", "far"]
     with subprocess.Popen(command, env=installed.environ, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdin is not None
         assert process.stdout is not None

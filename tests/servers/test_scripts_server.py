@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from mcp import MCPError
+from mcp.types import BlobResourceContents, ResourceLink, TextContent, TextResourceContents
 
 from mcpd.scripts import contents
 from tests.servers.scripts_harness import ERAS, SCRIPT, command, manifest, served, text
@@ -82,9 +83,11 @@ async def test_resources_and_prompts(tmp_path: Path, log: Path, mode: str) -> No
         assert [each.name for each in listed] == ["picture", "moved", "note"]
         assert (await client.list_resource_templates()).resource_templates == []
         (picture,) = (await client.read_resource(f"cid://{name}")).contents
+        assert isinstance(picture, BlobResourceContents)
         assert base64.b64decode(picture.blob) == PICTURE
         # T13.8
         (moved,) = (await client.read_resource("moved://")).contents
+        assert isinstance(moved, TextResourceContents)
         assert (str(moved.uri), moved.text) == ("moved://", "a note")
         with pytest.raises(MCPError, match="Resource not found") as caught:
             await client.read_resource("variable://other")
@@ -92,6 +95,7 @@ async def test_resources_and_prompts(tmp_path: Path, log: Path, mode: str) -> No
         assert caught.value.error.data == {"uri": "variable://other"}
         assert [each.name for each in (await client.list_prompts()).prompts] == ["about"]
         (message,) = (await client.get_prompt("about", {"topic": "ships"})).messages
+        assert isinstance(message.content, TextContent)
         assert message.content.text == "About ships."
         for arguments, prompt in (({}, "about"), ({"topic": "x", "y": "z"}, "about"), ({}, "never")):
             with pytest.raises(MCPError) as wrong:
@@ -104,7 +108,9 @@ async def test_resources_and_prompts(tmp_path: Path, log: Path, mode: str) -> No
 async def test_T4_5_many_tools_come_in_pages(tmp_path: Path, log: Path, mode: str) -> None:
     script = "".join(f"def tool_{n}(): pass\n" for n in range(250))
     async with served("--manifest", manifest(tmp_path, script), mode=mode, log=log) as client:
-        sizes, names, cursor = [], [], None
+        sizes: list[int] = []
+        names: list[str] = []
+        cursor = None
         while not sizes or cursor is not None:
             page = await client.list_tools(cursor=cursor)
             sizes.append(len(page.tools))
@@ -117,13 +123,14 @@ async def test_T4_5_many_tools_come_in_pages(tmp_path: Path, log: Path, mode: st
 async def test_T13_8_a_tool_that_redirects_gives_a_link(tmp_path: Path, log: Path, mode: str) -> None:
     async with served("--manifest", manifest(tmp_path, SCRIPT), mode=mode, log=log) as client:
         (link,) = (await client.call_tool("move", {})).content
-        assert (link.type, str(link.uri)) == ("resource_link", "variable://note")
+        assert isinstance(link, ResourceLink)
+        assert str(link.uri) == "variable://note"
 
 
 @pytest.mark.parametrize("mode", ERAS)
 async def test_T4_4_a_transform_runs_with_the_rest_of_the_server(tmp_path: Path, log: Path, mode: str) -> None:
     name = contents.write(tmp_path / "cas", TRANSFORM.encode())
-    entry = {"tools_transform_cid": name, "prompts_transform_cid": "0" * 64, "auto_discover": False}
+    entry: dict[str, Any] = {"tools_transform_cid": name, "prompts_transform_cid": "0" * 64, "auto_discover": False}
     async with served("--manifest", manifest(tmp_path, SCRIPT, **entry), mode=mode, log=log) as client:
         (tool,) = (await client.list_tools()).tools
         assert (tool.name, tool.description) == ("made", "Made of thing")
@@ -184,7 +191,12 @@ async def test_a_tool_of_the_entry_finds_its_arguments_on_stdin(tmp_path: Path, 
 
 
 def test_a_description_holds_what_is_wrong(tmp_path: Path) -> None:
-    entry = {"auto_discover": False, "tools": {"gone": {}}, "resources": {"bad": {"uri": "x"}}, "prompts": {"bad": {}}}
+    entry: dict[str, Any] = {
+        "auto_discover": False,
+        "tools": {"gone": {}},
+        "resources": {"bad": {"uri": "x"}},
+        "prompts": {"bad": {}},
+    }
     name = contents.write(tmp_path / "cas", b"def generate_tools(name, context): return [5]")
     found = described("--manifest", manifest(tmp_path, SCRIPT, tools_transform_cid=name, **entry))
     assert [tool["name"] for tool in found["tools"]] == ["gone"]

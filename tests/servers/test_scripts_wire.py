@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from mcp import Client, MCPError
+from mcp.types import TextResourceContents
 
 from mcpd.servers.others import Others
 from mcpd.servers.scripts import definition
@@ -191,6 +192,7 @@ async def test_whatever_a_script_writes_the_next_call_is_answered(tmp_path: Path
             result = await client.call_tool("thing", {"args": what})
             assert result.is_error == is_error, (what, result)
         (content,) = (await client.read_resource("server://thing?args=half")).contents
+        assert isinstance(content, TextResourceContents)
         assert "ud800" in content.text
         assert text(await client.call_tool("thing", {"args": "fine"})) == "fine"
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from mcp import Client, StdioServerParameters
-from mcp.types import TextContent
+from mcp.types import TextContent, TextResourceContents
 
 from mcpd.scripts.generator import build
 from tests.servers.scripts_harness import command
@@ -173,7 +173,8 @@ async def test_jq_has_a_prompt(manifests: Callable[..., Path]) -> None:
     async with client(manifests("jq")) as session:
         with_sample = await session.get_prompt("write-filter", {"task": "count", "sample": '{"a": 1}'})
         without = await session.get_prompt("write-filter", {"task": "count"})
-    first, second = (str(each.messages[0].content.text) for each in (with_sample, without))
+    contents = [each.messages[0].content for each in (with_sample, without)]
+    first, second = [content.text for content in contents if isinstance(content, TextContent)]
     assert first.startswith("Write a jq filter that does this: count\n")
     assert '{"a": 1}' in first
     assert "Try it" not in second
@@ -202,4 +203,5 @@ async def test_the_present_time_is_a_resource(manifests: Callable[..., Path]) ->
         (content,) = (await session.read_resource("server://date/now?timezone=UTC")).contents
     assert uris == {"server://date/now", "server://date/now?timezone=UTC"}
     assert content.mime_type == "text/plain"
+    assert isinstance(content, TextResourceContents)
     assert datetime.fromisoformat(content.text).utcoffset() == timedelta(0)

@@ -9,6 +9,7 @@ import pytest
 from mcp.shared.exceptions import MCPDeprecationWarning
 from mcp_types import ListRootsResult, Root
 
+from tests.mcp_results import first_text
 from tests.servers.failures import refused
 from tests.servers.workstation_harness import ERAS, Desk
 
@@ -28,7 +29,7 @@ def answering(uris: list[str]) -> Any:
     """A client that has the roots *uris*."""
 
     async def answer(_context: Any) -> ListRootsResult:
-        return ListRootsResult(roots=[Root(uri=uri) for uri in uris])  # type: ignore[arg-type]
+        return ListRootsResult(roots=[Root(uri=uri) for uri in uris])
 
     return answer
 
@@ -39,7 +40,7 @@ async def test_the_roots_of_the_client_only_narrow(desk: Desk, mode: str) -> Non
     (desk.root / "project" / "file").write_text("of the project")
     roots = [(desk.root / "project").as_uri(), desk.outside.as_uri(), "file://elsewhere/etc"]
     async with desk.started(mode=mode, list_roots_callback=answering(roots)) as client:
-        assert (await client.call_tool("filesystem_read", {"path": "file"})).content[0].text == "of the project"
+        assert first_text(await client.call_tool("filesystem_read", {"path": "file"})) == "of the project"
         for path in (desk.root / "file", desk.outside / "secret"):
             error = await refused(client, "filesystem_read", path=str(path))
             assert f"may be touched: {desk.root}/project" in error.message
@@ -75,7 +76,7 @@ async def test_a_root_in_the_users_home(desk: Desk) -> None:
     (desk.home / "src" / "file").write_text("at home")
     async with desk.started("--root=~/src") as client:
         result = await client.call_tool("filesystem_read", {"path": str(desk.home / "src/file")})
-    assert result.content[0].text == "at home"
+    assert first_text(result) == "at home"
 
 
 async def test_what_would_not_be_run_does_not_ask_for_roots(desk: Desk) -> None:

@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from jsonschema import Draft202012Validator
+from mcp.types import ImageContent
 
+from tests.mcp_results import first_text
 from tests.servers.constants import impatient, with_constant
 from tests.servers.failures import refused
 from tests.servers.workstation_harness import ERAS, PROGRAM, Desk, gone
@@ -60,7 +62,7 @@ async def test_the_call_of_the_seed(desk: Desk, mode: str) -> None:
     async with desk.started(mode=mode) as client:
         result = await client.call_tool("filesystem/read", {"path": str(desk.root / "file")})
     assert not result.is_error
-    assert [block.text for block in result.content] == ["file contents here"]
+    assert (len(result.content), first_text(result)) == (1, "file contents here")
     assert result.structured_content is not None
     assert result.structured_content["text"] == "file contents here"
 
@@ -191,7 +193,7 @@ async def test_progress_of_a_build(desk: Desk) -> None:
     (desk.root / "Makefile").write_text("all:\n\t@for i in 1 2 3 4 5; do echo line $$i; sleep 0.1; done\n")
     told: list[tuple[float, str | None]] = []
 
-    async def on_progress(progress: float, _total: float | None, message: str | None) -> None:
+    async def on_progress(progress: float, total: float | None, message: str | None) -> None:
         told.append((progress, message))
 
     async with desk.started() as client:
@@ -206,7 +208,7 @@ async def test_a_silent_build_is_said_to_be_running(desk: Desk) -> None:
     desk.program = impatient("mcpd.servers.workstation")
     told: list[tuple[float, str | None]] = []
 
-    async def on_progress(progress: float, _total: float | None, message: str | None) -> None:
+    async def on_progress(progress: float, total: float | None, message: str | None) -> None:
         told.append((progress, message))
         if len(told) == 3:
             (desk.root / "go").touch()
@@ -283,8 +285,8 @@ async def test_without_roots_the_tools_name_the_setting(desk: Desk) -> None:
     desk.command = lambda *_: program  # type: ignore[method-assign]
     async with desk.started() as client:
         assert len((await client.list_tools()).tools) == len(NAMES)
-        for name, arguments in (("filesystem_list", {}), ("git_status", {}), ("ci_detect", {})):
-            error = await refused(client, name, **arguments)
+        for name in ("filesystem_list", "git_status", "ci_detect"):
+            error = await refused(client, name)
             assert error.code == -32603
             assert "roots" in error.message
             assert "mcpctl config set workstation" in error.message
@@ -312,7 +314,7 @@ async def test_calls_side_by_side(desk: Desk) -> None:
         results = await asyncio.gather(
             *(client.call_tool("filesystem_read", {"path": f"f{number}"}) for number in range(30))
         )
-        assert [each.content[0].text for each in results] == [str(number) for number in range(30)]
+        assert [first_text(each) for each in results] == [str(number) for number in range(30)]
         assert not build.done()
         await client.call_tool("filesystem_write", {"path": "go", "content": ""})
         assert not (await build).is_error
@@ -325,8 +327,10 @@ async def test_an_image_is_one(desk: Desk) -> None:
     (desk.root / "pixel").write_bytes(pixel)
     async with desk.started() as client:
         result = await client.call_tool("filesystem_read", {"path": "pixel"})
-    assert (result.content[0].type, result.content[0].mime_type) == ("image", "image/png")
-    assert base64.b64decode(result.content[0].data) == pixel
+    image = result.content[0]
+    assert isinstance(image, ImageContent)
+    assert image.mime_type == "image/png"
+    assert base64.b64decode(image.data) == pixel
 
 
 @pytest.mark.parametrize(
