@@ -231,7 +231,7 @@ async def test_who_is_asked_about_going_back_is_told_where_to(machine: Machine) 
 async def test_an_update_changes_no_configuration(core: Core, client: Client) -> None:
     with pytest.raises(InvalidArgument, match="SetConfig"):
         await client.manager.call("Update", "asa{sv}", [["x"], {"config": {"level": "high"}}])
-    with pytest.raises(InvalidArgument, match="one server"):
+    with pytest.raises(InvalidArgument, match="applies to a single server"):
         await client.manager.call("Update", "asa{sv}", [[], {"version": "1"}])
     assert core.installer.jobs.list() == []
 

@@ -64,7 +64,7 @@ async def test_what_is_installed_is_not_forgotten_but_removed(machine: Machine) 
         client = Client(connection, system=False)
         with pytest.raises(InvalidArgument, match="x is installed"):
             (await client.run_job("Uninstall", "sa{sv}", ["x", FORGET])).check()
-        with pytest.raises(InvalidArgument, match="contradict"):
+        with pytest.raises(InvalidArgument, match="cannot be used together"):
             await client.run_job("Uninstall", "sa{sv}", ["x", {**FORGET, "keep-config": True}])
 
 

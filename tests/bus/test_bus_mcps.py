@@ -86,7 +86,7 @@ async def test_who_stands_for_a_client_is_sent_to_the_bridge(machine: Machine) -
         try:
             for fds in ({}, {0: null, 1: null}):
                 await start(client, "x", DIRECT, fds)
-                with pytest.raises(NeedsBridge, match="n is used through the bridge"):
+                with pytest.raises(NeedsBridge, match="n must be used through the bridge"):
                     await start(client, "n", DIRECT, fds)
                 with pytest.raises(SystemInstanceOnly):
                     await start(client, "s", DIRECT, fds)

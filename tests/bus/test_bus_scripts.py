@@ -199,7 +199,7 @@ async def test_clients_are_answered_while_new_scripts_are_read(
     real = ScriptDirectory.scan
 
     def slow(self: ScriptDirectory) -> Any:
-        if not go_on.wait(2):
+        if not go_on.wait(60):
             go_on.set()
         return real(self)
 

@@ -89,7 +89,7 @@ def test_what_is_changed_while_it_asks_is_not_lost(machine: Machine) -> None:
         "deploy", "cursor", answer="y\n", meanwhile=lambda: machine.cursor.write_text(theirs)
     )
     assert code == 1
-    assert f"mcpctl: {machine.cursor}: was changed meanwhile" in seen
+    assert f"mcpctl: {machine.cursor}: was changed by another program meanwhile" in seen
     assert machine.cursor.read_text() == theirs
     machine.write('{"theme": "dark"}\n')
     code, _ = machine.on_terminal(

@@ -50,7 +50,7 @@ async def test_doctor_prints_a_line_per_check(mcpctl: Mcpctl, mcpd: FakeMcpd, tm
     assert "ok    session bus: reachable" in lines
     at = lines.index("warn  npm: npm was not found")
     assert lines[at + 1].strip() == "servers from npm cannot be installed; install npm"
-    assert _named((await _checks(mcpctl, PATH=path))[1], "mcpd")["message"].startswith("version 1.2.3 answers")
+    assert _named((await _checks(mcpctl, PATH=path))[1], "mcpd")["message"].startswith("mcpd is version 1.2.3")
 
 
 async def test_doctor_fails_without_bubblewrap(mcpctl: Mcpctl, mcpd: FakeMcpd, tmp_path: Path) -> None:

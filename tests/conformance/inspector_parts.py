@@ -58,7 +58,8 @@ def inspector(
 
     def run(method: str, *arguments: str) -> tuple[int, Any, str]:
         argv = ["--cli", "--config", str(config), "--server", server, "--protocol-era", era]
-        done = tools.run(INSPECTOR, *argv, "--method", method, *arguments, cwd=directory)
+        argv += ["--connect-timeout", "200000", "--method", method, *arguments]
+        done = tools.run(INSPECTOR, *argv, cwd=directory)
         return done.returncode, json.loads(done.stdout) if done.stdout else None, done.stderr
 
     return run

@@ -31,7 +31,7 @@ def inspect(request: pytest.FixtureRequest, tools: Tools, bridge: Bridge, tmp_pa
     path, *options = WAYS[request.param]
 
     def run(method: str, *arguments: str) -> Any:
-        argv = ["--cli", bridge.url + path, *options, "--method", method, *arguments]
+        argv = ["--cli", bridge.url + path, *options, "--connect-timeout", "200000", "--method", method, *arguments]
         done = tools.run(INSPECTOR, *argv, cwd=tmp_path)
         assert done.returncode == 0, done.stdout + done.stderr
         return json.loads(done.stdout)

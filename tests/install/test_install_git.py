@@ -82,7 +82,7 @@ async def test_a_repository_of_too_many_nested_directories_leaves_nothing(
     subprocess.run(["git", "fast-import", "--quiet"], cwd=repository.path, input=stream.encode(), check=True)
     job = await world.install(local(tmp_path, source=repository.source(rev="deep")))
     assert isinstance(job.error, InvalidManifest)
-    assert "128 directories" in job.error.message
+    assert "128 nested directories" in job.error.message
     assert world.left_over() == []
     world.store.recover()
 

@@ -397,6 +397,6 @@ async def test_an_archive_of_too_many_nested_directories_leaves_nothing(world: W
     registry.add(change=lambda data: hostile(data, member("a/" * 200 + "f")))
     job = await world.install(entry())
     assert isinstance(job.error, InvalidManifest)
-    assert "128 directories" in job.error.message
+    assert "128 nested directories" in job.error.message
     assert world.store.list() == []
     assert world.left_over() == []

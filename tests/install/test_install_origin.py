@@ -192,11 +192,11 @@ async def test_another_requested_version_is_a_change(
     assert (await world.install(at("1.1"))).error is None
     assert installed(world)["version"] == "1.1"
     for same in (at("1.1"), at("")):
-        with pytest.raises(AlreadyInstalled, match=r"1\.1 is installed"):
+        with pytest.raises(AlreadyInstalled, match=r"1\.1 is already installed"):
             await world.install(same)
     assert (await world.install(at(""), version="1.2")).error is None
     assert installed(world)["version"] == "1.2"
-    with pytest.raises(AlreadyInstalled, match=r"1\.2 is installed"):
+    with pytest.raises(AlreadyInstalled, match=r"1\.2 is already installed"):
         await world.install(at(""), version="1.2")
     assert (await world.install(at("1.0"))).error is None
     assert installed(world)["version"] == "1.0"

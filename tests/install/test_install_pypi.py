@@ -236,7 +236,7 @@ async def test_wheels_of_odd_names_harm_nobody(
     assert {name: (package / name).read_text() for name in odd} == {name: name for name in odd}
     job = await world.install({**entry("other"), "id": "other"})
     assert isinstance(job.error, InvalidManifest)
-    assert "128 directories" in job.error.message
+    assert "128 nested directories" in job.error.message
     assert world.left_over() == []
 
 

@@ -317,7 +317,7 @@ async def test_a_key_vouches_for_nothing_that_is_not_pinned(world: World, tmp_pa
 
 async def test_a_version_is_that_of_one_server(world: World, tmp_path: Path) -> None:
     for ids in ([], ["org.test.hello", "other"]):
-        with pytest.raises(InvalidArgument, match="one server"):
+        with pytest.raises(InvalidArgument, match="applies to a single server"):
             await world.installer.update_offers(ids, InstallOptions(version="1.0"))
 
 

@@ -293,7 +293,7 @@ async def test_what_another_process_found_verified_meanwhile_stays(
         return found
 
     monkeypatch.setattr(Refresher, "_verify_signature", slow)
-    with pytest.raises(SignatureInvalid, match="it was before"):
+    with pytest.raises(SignatureInvalid, match="although the previous file was signed"):
         await signed.catalog.refresh()
     assert ids(signed.catalog) == ["good"]
     assert signed.verified() == [True]

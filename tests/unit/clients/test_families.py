@@ -275,7 +275,7 @@ def test_a_family_has_usual_defaults() -> None:
         ({"file": file(linux=["{home}/a\x00b"])}, "NUL"),
         ({"file": file(linux=["{home}/a\nb"])}, "file.linux.0:"),
         ({"file": file(variables={"X": "{Y}/x", "Y": "{home}"})}, "{Y} is not one of home, config"),
-        ({"file": file(variables={"home": "/x"})}, "file.variables: home is taken"),
+        ({"file": file(variables={"home": "/x"})}, "file.variables: home is reserved"),
         ({"file": file(variables={"A-B": "{home}"})}, "file.variables.A-B"),
         ({"file": file(variables={"X": "relative"})}, "must begin with {home}/"),
         ({"detect": {"programs": ["/bin/sh"]}}, "detect.programs.0:"),

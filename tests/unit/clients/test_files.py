@@ -182,7 +182,7 @@ def test_a_directory_may_be_a_symlink(tmp_path: Path) -> None:
 
 def test_a_file_of_several_names_is_refused(tmp_path: Path, file: Path) -> None:
     (tmp_path / "other").hardlink_to(file)
-    with pytest.raises(InvalidConfig, match=r"one of 2 names.*make it a file of its own"):
+    with pytest.raises(InvalidConfig, match=r"has 2 hard links.*make it a file of its own"):
         snapshot(file)
 
 
@@ -327,7 +327,7 @@ def by_rename(path: Path) -> None:
 def test_what_was_changed_meanwhile_stays(file: Path, write: Callable[[Path], None], new: bytes | None) -> None:
     before = snapshot(file)
     write(file)
-    with pytest.raises(Busy, match="was changed meanwhile"):
+    with pytest.raises(Busy, match="was changed by another program meanwhile"):
         replace(before, new)
     assert file.read_bytes() == b"theirs"
     assert strays(file.parent) == []

@@ -134,7 +134,7 @@ async def test_somebody_elses_leash_is_refused(tmp_path: Path) -> None:
 
 
 async def test_unknown_user_is_refused(tmp_path: Path) -> None:
-    with unit(tmp_path / "spawn.sock", user="no-such-user"), pytest.raises(SpawnFailed, match="no user no-such-user"):
+    with unit(tmp_path / "spawn.sock", user="no-such-user"), pytest.raises(SpawnFailed, match="the user no-such-user"):
         await SystemdSocketLauncher(tmp_path / "spawn.sock", ME).launch(spec("input()"), {})
 
 

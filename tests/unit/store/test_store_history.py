@@ -85,7 +85,7 @@ def test_an_approved_update_runs_with_the_current_configuration(user: Store) -> 
 
 def test_only_the_generation_that_was_named_is_approved(user: Store) -> None:
     install(user)
-    with pytest.raises(NotFound, match="waits"):
+    with pytest.raises(NotFound, match="has no pending update"):
         user.approve(ONE, 2)
     hold(user)
     with pytest.raises(InvalidArgument, match="the pending update is generation 2, not 3"):
@@ -137,7 +137,7 @@ def test_a_generation_can_be_held_once_another_one_is_active(user: Store) -> Non
     active = install(user, version="2")
     generation = Generation(ONE, 2, active.generation)
     user.set_tools(ONE, TOOLS)
-    with pytest.raises(InvalidArgument, match="in use"):
+    with pytest.raises(InvalidArgument, match="is active"):
         user.hold(generation, parsed("2"))
     user.rollback(ONE)
     user.hold(generation, parsed("2"))
