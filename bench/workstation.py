@@ -32,7 +32,6 @@ CALLS: Final = 20
 READ: Final = {"path": "small"}
 TYPICAL: Final[dict[str, dict[str, Any]]] = {
     "filesystem_list": {"path": "."},
-    "filesystem_tree": {"path": "."},
     "filesystem_search": {"pattern": "needle"},
     "filesystem_write": {"path": "written", "content": "x" * 1024},
     "filesystem_edit": {"path": "edited", "edits": [{"old_text": "old", "new_text": "old"}], "dry_run": True},

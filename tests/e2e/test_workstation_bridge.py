@@ -101,8 +101,8 @@ async def test_clients_of_the_modern_era_share_a_process(rig: WorkstationRig) ->
 
 @pytest.mark.parametrize("mode", ERAS)
 async def test_the_catalog_follows_the_configuration(rig: WorkstationRig, mode: str) -> None:
-    for style, name in (("slash", "filesystem/read"), ("underscore", "filesystem_read")):
-        rig.configure(tool_name_style=style)
+    for chosen, style, name in (("common", "slash", "git/log"), ("all", "underscore", "git_blame")):
+        rig.configure(tools=chosen, tool_name_style=style)
         async with rig.connect("http", mode) as client:
             assert name in {tool.name for tool in (await client.list_tools()).tools}
 

@@ -32,7 +32,7 @@ SLOW = "build:\n\t@echo begun; touch begun; (setsid sleep 600 &); sleep 600\n"
 
 
 class WorkstationRig(ScriptRig):
-    """``~/src`` and ``~/work`` are its roots; the first is configured by its tilde, the other by its whole path."""
+    """A machine whose workstation offers all tools in ``~/src``, configured by its tilde, and ``~/work``."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -63,10 +63,10 @@ class WorkstationRig(ScriptRig):
         for path in (*self.src.iterdir(), *self.work.iterdir()):
             # The roots themselves stay: a server that runs has them open.
             shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
-        for key in self._configured - {"roots"}:
+        for key in self._configured - {"roots", "tools"}:
             self.unset(key)
-        if "roots" not in self._configured:
-            self.configure(roots=["~/src", str(self.work)])
+        if not {"roots", "tools"} <= self._configured:
+            self.configure(roots=["~/src", str(self.work)], tools="all")
 
     def git(self, *argv: str) -> str:
         """What the host's git says in ``~/src``."""

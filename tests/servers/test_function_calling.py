@@ -109,7 +109,7 @@ async def listed(tmp_path: Path, *argv: str) -> list[dict[str, Any]]:
 @pytest.mark.parametrize(
     "argv",
     [
-        (*workstation_harness.PROGRAM, "--root", "/usr/share"),
+        (*workstation_harness.PROGRAM, "--root", "/usr/share", "--tools", "all"),
         (*ensembles_harness.PROGRAM, "mcp", "serve"),
         orchestration_harness.PROGRAM,
         *((*scripts_harness.PROGRAM, str(script)) for script in SCRIPTS),

@@ -57,6 +57,18 @@ async def test_tools_are_listed_with_their_schemas(desk: Desk, mode: str) -> Non
             assert "$ref" not in str(schema)
 
 
+async def test_the_common_tools_take_little_of_a_conversation(desk: Desk) -> None:
+    async with desk.started("--tools", "common") as client:
+        listed = await client.list_tools()
+        names = [tool.name for tool in listed.tools]
+        assert len(names) == 15
+        assert set(names) < set(NAMES)
+        assert len(listed.model_dump_json(by_alias=True, exclude_none=True)) <= 24 * 1024
+        assert not (await client.call_tool("filesystem_read", {"path": "file"})).is_error
+        error = await refused(client, "git_blame", path="file")
+    assert (error.code, "tools=all" in error.message) == (-32601, True)
+
+
 @pytest.mark.parametrize("mode", ERAS)
 async def test_the_call_of_the_seed(desk: Desk, mode: str) -> None:
     async with desk.started(mode=mode) as client:
@@ -281,7 +293,7 @@ async def test_what_cannot_be_recorded_is_not_done(desk: Desk) -> None:
 
 async def test_without_roots_the_tools_name_the_setting(desk: Desk) -> None:
     program = desk.command("--root=x")
-    program.args = [*PROGRAM, "--state", str(desk.state)]
+    program.args = [*PROGRAM, "--tools", "all", "--state", str(desk.state)]
     desk.command = lambda *_: program  # type: ignore[method-assign]
     async with desk.started() as client:
         assert len((await client.list_tools()).tools) == len(NAMES)
@@ -345,13 +357,13 @@ async def test_an_image_is_one(desk: Desk) -> None:
         (["--rate", "0"], "rate is '0'; it can be from 0.001 to 10000"),
         (["--call-timeout", "7201"], "call_timeout is '7201'; it can be from 1 to 7200"),
         (["--allow-network=perhaps"], "allow_network is 'perhaps'; it can be true, false"),
+        (["--tools", "some"], "tools is 'some'; it can be common, all"),
         (["--tool-name-style", "camel"], "tool_name_style is 'camel'; it can be underscore, slash, dot"),
         (["--error-mapping", "none"], "error_mapping is 'none'; it can be mcp, json-rpc, tool-result"),
     ],
 )
 async def test_what_cannot_be_configured_is_what_every_tool_says(desk: Desk, arguments: list[str], says: str) -> None:
     async with desk.started(*arguments) as client:
-        assert len((await client.list_tools()).tools) == len(NAMES)
         for name in ("filesystem_list", "git_status", "ci_detect"):
             error = await refused(client, name)
             assert error.code == -32603

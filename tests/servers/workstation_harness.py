@@ -45,11 +45,12 @@ class Desk:
         } | {"HOME": str(self.home)}
 
     def command(self, *arguments: str) -> StdioServerParameters:
-        """The program with its one root, unless *arguments* name others."""
+        """The program with its one root and all tools, unless *arguments* say otherwise."""
         roots = () if any(argument.startswith("--root") for argument in arguments) else ("--root", str(self.root))
+        tools = () if "--tools" in arguments else ("--tools", "all")
         return StdioServerParameters(
             command=python(),
-            args=[*self.program, *roots, "--state", str(self.state), *arguments],
+            args=[*self.program, *roots, *tools, "--state", str(self.state), *arguments],
             env=self.environ,
         )
 

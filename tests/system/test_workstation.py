@@ -79,9 +79,9 @@ def src(machine: Machine) -> Iterator[str]:
     machine.write(f"{HOME}/secret", "nobody's business\n", 0o600, "alice")
     machine.write(f"{HOME}/dotfiles/gitconfig", IDENTITY, owner="alice")
     machine.run("ln", "-sfn", "dotfiles/gitconfig", f"{HOME}/.gitconfig", user="alice")
-    machine.mcpctl("config", "set", "workstation", 'roots=["~/src"]', user="alice")
+    machine.mcpctl("config", "set", "workstation", 'roots=["~/src"]', "tools=all", user="alice")
     yield SRC
-    for key in ("roots", "toolchains"):
+    for key in ("roots", "tools", "toolchains"):
         machine.mcpctl("config", "unset", "workstation", key, user="alice")
     machine.run("rm", "-rf", SRC, f"{HOME}/secret", f"{HOME}/dotfiles", f"{HOME}/.gitconfig", f"{HOME}/tools",
                 f"{HOME}/obeyed")  # fmt: skip

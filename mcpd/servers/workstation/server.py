@@ -27,8 +27,8 @@ from mcpd.servers import sdk, tree
 from mcpd.servers.given_paths import expanded
 from mcpd.servers.logs import Log
 from mcpd.servers.workstation.client_roots import ClientRoots
-from mcpd.servers.workstation.settings import ErrorMapping, Settings, ToolNameStyle
-from mcpd.servers.workstation.tools import TOOLS
+from mcpd.servers.workstation.settings import ErrorMapping, Settings, ToolNameStyle, ToolSet
+from mcpd.servers.workstation.tools import tools_of
 from mcpd.servers.workstation.workstation import RETRY_AFTER, Workstation
 
 if TYPE_CHECKING:
@@ -86,7 +86,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--allow-hooks", **switch, help="allow git to run hooks, filters and drivers of a repository")
     parser.add_argument("--allow-hard-links", **switch, help="allow reading files with several names")
     parser.add_argument("--commands-write-git", **switch, help="allow ci tools to write to .git directories")
-    styles, mappings = "|".join(ToolNameStyle), "|".join(ErrorMapping)
+    sets, styles, mappings = "|".join(ToolSet), "|".join(ToolNameStyle), "|".join(ErrorMapping)
+    parser.add_argument("--tools", default=ToolSet.COMMON, metavar=sets, help="tools to offer (common)")
     parser.add_argument(
         "--tool-name-style",
         default=ToolNameStyle.UNDERSCORE,
@@ -118,6 +119,7 @@ def _settings(arguments: argparse.Namespace, state: Path, home: Path) -> Setting
         allow_hooks=_choice(arguments, "allow_hooks", _TRUTH) == "true",
         allow_hard_links=_choice(arguments, "allow_hard_links", _TRUTH) == "true",
         commands_write_git=_choice(arguments, "commands_write_git", _TRUTH) == "true",
+        tools=ToolSet(_choice(arguments, "tools", ToolSet)),
         tool_name_style=ToolNameStyle(_choice(arguments, "tool_name_style", ToolNameStyle)),
         error_mapping=ErrorMapping(_choice(arguments, "error_mapping", ErrorMapping)),
         rate=rate,
@@ -163,11 +165,11 @@ def _opened(arguments: argparse.Namespace) -> tuple[Workstation, Settings]:
     state, home = _directories(arguments.state)
     try:
         settings = _settings(arguments, state, home)
-        return Workstation(settings, TOOLS), settings
+        return Workstation(settings, tools_of(settings.tools)), settings
     except InvalidConfig as fault:
         log.error("%s", fault.message)  # noqa: TRY400 - it is no fault of the program's
         settings = Settings(roots=(), toolchains=(), home=home, state=state, problem=fault.message)
-        return Workstation(settings, TOOLS), settings
+        return Workstation(settings, tools_of(settings.tools)), settings
 
 
 async def _serve(arguments: argparse.Namespace, lines: Log) -> int:

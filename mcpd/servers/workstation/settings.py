@@ -22,6 +22,14 @@ class ToolNameStyle(StrEnum):
     """``filesystem.read``"""
 
 
+class ToolSet(StrEnum):
+    """The tools that a client gets; their list takes room in each of its conversations."""
+
+    COMMON = "common"
+    """The most used ones, listed without the schemas of their results."""
+    ALL = "all"
+
+
 class ErrorMapping(StrEnum):
     """The form in which a client gets errors; a time-out always is a JSON-RPC error."""
 
@@ -55,6 +63,7 @@ class Settings:
     allow_hard_links: bool = False
     commands_write_git: bool = False
     """Whether ci tools may change git directories, which are read-only for them otherwise."""
+    tools: ToolSet = ToolSet.COMMON
     tool_name_style: ToolNameStyle = ToolNameStyle.UNDERSCORE
     error_mapping: ErrorMapping = ErrorMapping.MCP
     rate: float = 20.0

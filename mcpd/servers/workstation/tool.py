@@ -79,14 +79,14 @@ class Tool:
         """What holds arguments against the schema."""
         return validator_of(self.input_schema)
 
-    def offered(self, name: str) -> dict[str, Any]:
-        """The tool as ``tools/list`` shows it, under *name*."""
+    def offered(self, name: str, *, results: bool) -> dict[str, Any]:
+        """Return the tool as ``tools/list`` shows it, under *name*; with *results*, with the schema of its result."""
         return {
             "name": name,
             "title": self.title,
             "description": self.description,
             "inputSchema": self.input_schema,
-            "outputSchema": self.output_schema,
+            **({"outputSchema": self.output_schema} if results else {}),
             "annotations": {
                 "title": self.title,
                 "readOnlyHint": self.read_only,

@@ -27,7 +27,7 @@ from mcpd.servers.workstation.call import Call, timed_out
 from mcpd.servers.workstation.environment import Environment
 from mcpd.servers.workstation.processes import Processes
 from mcpd.servers.workstation.roots import Roots
-from mcpd.servers.workstation.settings import ToolNameStyle
+from mcpd.servers.workstation.settings import ToolNameStyle, ToolSet
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
@@ -72,7 +72,10 @@ class Workstation:
         self._bucket = Bucket(settings.rate, settings.burst, time.monotonic)
         self._settings = settings
         self._tools = {_styled(tool.name, style): tool for tool in tools for style in ToolNameStyle}
-        self.offered = [tool.offered(_styled(tool.name, settings.tool_name_style)) for tool in tools]
+        self.offered = [
+            tool.offered(_styled(tool.name, settings.tool_name_style), results=settings.tools is ToolSet.ALL)
+            for tool in tools
+        ]
         """What ``tools/list`` shows."""
         self._numbers = itertools.count(1)
         self._answers = Answers()
@@ -225,7 +228,8 @@ class Workstation:
         try:
             return self._tools[name]
         except KeyError:
-            raise UnknownMethod(f"there is no tool {printable(name)}; tools/list names those there are") from None
+            others = "" if self._settings.tools is ToolSet.ALL else "; to get all tools, set tools=all"
+            raise UnknownMethod(f"unknown tool {printable(name)}; see tools/list{others}") from None
 
     def _hold_the_rate(self, client: str) -> None:
         seconds = self._bucket.take()

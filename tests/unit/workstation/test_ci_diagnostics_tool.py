@@ -168,6 +168,6 @@ async def test_a_command_that_takes_too_long_is_ended(bench: Workbench) -> None:
 
 
 def test_it_is_announced_as_what_may_change_files() -> None:
-    offered = DIAGNOSTICS.offered("ci_diagnostics")
+    offered = DIAGNOSTICS.offered("ci_diagnostics", results=True)
     assert offered["annotations"]["readOnlyHint"] is False
     assert offered["inputSchema"]["properties"]["kind"]["enum"] == ["check", "build", "test", "lint"]
