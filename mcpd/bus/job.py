@@ -11,7 +11,7 @@ from mcpd.bus.arguments import option
 from mcpd.bus.codec import Variant
 from mcpd.bus.contract import Authorization, authorized_method
 from mcpd.bus.names import JOB
-from mcpd.bus.server import to_variants
+from mcpd.bus.records import to_variants
 from mcpd.catalog.listing import text
 from mcpd.errors import InvalidArgument
 from mcpd.install.job import JobKind, JobState

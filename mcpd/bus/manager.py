@@ -19,7 +19,15 @@ from mcpd.bus.caller import find_user
 from mcpd.bus.codec import Variant
 from mcpd.bus.contract import Authorization, authorized_method, method
 from mcpd.bus.names import MANAGER, job_path, server_path, session_path
-from mcpd.bus.server import Record, available_record, details, matcher, pending_version, property_variants, to_variants
+from mcpd.bus.records import (
+    Record,
+    available_record,
+    installation_details,
+    matcher,
+    pending_version,
+    property_variants,
+    to_variants,
+)
 from mcpd.bus.session import SessionObject
 from mcpd.catalog.listing import describe, text
 from mcpd.errors import (
@@ -121,7 +129,7 @@ class Manager:
         """Return the details of an installed server, and its path."""
         await self.servers.scan()
         found = self.servers.get(server_id)
-        known = found.record.variants() | details(found.server)
+        known = found.record.variants() | installation_details(found.server)
         with suppress(NotFound):  # removed since
             tools = await asyncio.to_thread(self.core.store.tools, server_id)
             known |= {} if tools is None else {"tools": Variant("u", len(tools))}
