@@ -358,5 +358,5 @@ def _redirected(url: str, place: str, location: str) -> str:
     except (InvalidArgument, ValueError) as error:
         raise SourceUnavailable(f"{url}: redirects to an address that is not allowed: {error}") from error
     if there.scheme == "http" and urlsplit(checked).netloc != urlsplit(place).netloc:
-        raise SourceUnavailable(f"{url}: redirects to another service of this machine, {printable(checked)}")
+        raise SourceUnavailable(f"{url}: redirects to another service on this machine, {printable(checked)}")
     return checked

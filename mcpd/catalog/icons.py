@@ -69,7 +69,9 @@ class Icons:
         except InvalidArgument as error:
             raise SourceUnavailable(f"the icon cannot be fetched: {error.message}") from error
         if not registry and place.startswith("file:"):
-            raise SourceUnavailable(f"{printable(url)}: only an entry of a registry can name a file of this machine")
+            raise SourceUnavailable(
+                f"{printable(url)}: only an entry of a registry can refer to a file on this machine"
+            )
         at, message = self._failed.get(place, (-_FAILED_FOR, ""))
         if time.monotonic() - at < _FAILED_FOR:
             raise SourceUnavailable(message)

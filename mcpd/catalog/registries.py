@@ -187,26 +187,26 @@ _FILE: Final = "file:"
 def check_entry_url(url: str, registry: str) -> str:
     """Return *url*, named by an entry of *registry* (empty if user-supplied), in its normal form.
 
-    A registry on the network cannot name files or services of this machine, nor link-local addresses. Raises
+    A registry on the network cannot refer to files or services on this machine, or to link-local addresses. Raises
     :class:`~mcpd.errors.InvalidArgument`.
     """
     checked = check_url(url)
     if not registry or registry.startswith(_FILE):
         return checked
     if checked.startswith(_FILE):
-        raise InvalidArgument(f"{printable(url)}: a registry on the network cannot name files of this machine")
+        raise InvalidArgument(f"{printable(url)}: a registry on the network cannot refer to files on this machine")
     host, asking = urlsplit(checked).hostname or "", urlsplit(registry).hostname or ""
     if may_be_this_machine(host) and not may_be_this_machine(asking):
-        raise InvalidArgument(f"{printable(url)}: a registry on the network cannot name a service of this machine")
+        raise InvalidArgument(f"{printable(url)}: a registry on the network cannot refer to a service on this machine")
     if is_link_local_host(host) and not is_link_local_host(asking):
-        raise InvalidArgument(f"{printable(url)}: a registry on the network cannot name a link-local address")
+        raise InvalidArgument(f"{printable(url)}: a registry on the network cannot refer to a link-local address")
     return checked
 
 
 def address_fault(entry: Entry, registry: str) -> str:
     """Return why *entry* of *registry* cannot be installed from its address; empty if it can.
 
-    *registry* is as in :func:`check_entry_url`. A registry on the network must not have files of this machine copied to
+    *registry* is as in :func:`check_entry_url`. A registry on the network must not have files on this machine copied to
     where its server can read them.
     """
     is_elsewhere = bool(registry) and not registry.startswith(_FILE)
@@ -214,7 +214,7 @@ def address_fault(entry: Entry, registry: str) -> str:
     if entry.is_summary:
         field, url = "manifest", entry.manifest
     elif source is not None and source.type is SourceType.LOCAL and is_elsewhere:
-        return "a registry on the network cannot name files of this machine as a source"
+        return "a registry on the network cannot refer to files on this machine as a source"
     elif source is not None and source.is_file:
         url = source.url
     elif source is not None and is_elsewhere:
@@ -389,8 +389,8 @@ class RegistryLists:
             )
         if not NAME.fullmatch(name):
             raise InvalidArgument(
-                f"{printable(name)!r} is not a valid name: use 1 to 64 of A-Z a-z 0-9 . _ - and begin with a letter"
-                " or digit"
+                f"{printable(name)!r} is not a valid name: use 1 to 64 characters from A-Z a-z 0-9 . _ -, beginning"
+                " with a letter or digit"
             )
         file = self._directory / f"{name}{_DESCRIBED}"
         if os.path.lexists(file):
@@ -520,7 +520,7 @@ def _fault_text(error: ValidationError) -> str:
     key, given = str(fault["loc"][0]), printable(str(fault["input"]))[:40]
     match fault["type"]:
         case "extra_forbidden":
-            return f"there is no key {printable(key)!r}; there are {', '.join(_Description.model_fields)}"
+            return f"there is no key {printable(key)!r}; known keys: {', '.join(_Description.model_fields)}"
         case "missing":
             return f"{key!r} is missing"
         case "literal_error":
@@ -528,7 +528,10 @@ def _fault_text(error: ValidationError) -> str:
         case "string_type":
             return f"{key}: not a text"
         case "string_pattern_mismatch":
-            return f"{key}: {given!r} is not a key name: use 1 to 64 of A-Z a-z 0-9 . _ -, first a letter or digit"
+            return (
+                f"{key}: {given!r} is not a key name: use 1 to 64 characters from A-Z a-z 0-9 . _ -, beginning with a"
+                " letter or digit"
+            )
     return first_fault(error)
 
 

@@ -259,7 +259,7 @@ async def test_a_registry_on_the_network_cannot_name_local_files(world: World, t
     source = project(tmp_path / "src")
     for kind in ({"type": "local", "path": str(source)}, {"type": "git", "url": source.as_uri()}):
         world.shelf.put(local(source, source=kind))
-        with pytest.raises(InvalidManifest, match="files of this machine"):
+        with pytest.raises(InvalidManifest, match="files on this machine"):
             await world.installer.install("org.test.hello", InstallOptions(), os.getuid())
 
 

@@ -37,7 +37,7 @@ async def test_a_registry_elsewhere_reads_nothing_of_this_machine(
     world.shelf.origin = ELSEWHERE
     pin = {"rev": "main"} if kind == "git" else {"sha256": "0" * 64}
     source = {"type": kind, "url": url.format(tmp_path), **pin}
-    with pytest.raises(InvalidManifest, match=r"files of this machine|must be|begin"):
+    with pytest.raises(InvalidManifest, match=r"files on this machine|must be|begin"):
         await world.fetch(local(tmp_path, source=source))
 
 

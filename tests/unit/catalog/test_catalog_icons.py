@@ -56,9 +56,9 @@ async def test_all_else_is_refused(user: Catalog, data: bytes) -> None:
 
 async def test_no_entry_leads_to_this_machine(user: Catalog, tmp_path: Path) -> None:
     (tmp_path / "i.png").write_bytes(PNG)
-    with pytest.raises(SourceUnavailable, match="of this machine"):
+    with pytest.raises(SourceUnavailable, match="on this machine"):
         await user.icon((tmp_path / "i.png").as_uri(), "https://example.com/r.json")
-    with pytest.raises(SourceUnavailable, match="of this machine"):
+    with pytest.raises(SourceUnavailable, match="on this machine"):
         await user.icon("http://127.0.0.1:1/i.png", "https://example.com/r.json")
     found = await user.icon((tmp_path / "i.png").as_uri(), (tmp_path / "r.json").as_uri())
     assert found.media_type == "image/png"
@@ -66,7 +66,7 @@ async def test_no_entry_leads_to_this_machine(user: Catalog, tmp_path: Path) -> 
 
 async def test_what_is_of_no_registry_names_no_file(user: Catalog, tmp_path: Path) -> None:
     (tmp_path / "i.png").write_bytes(PNG)
-    with pytest.raises(SourceUnavailable, match="of this machine"):
+    with pytest.raises(SourceUnavailable, match="on this machine"):
         await user.icon((tmp_path / "i.png").as_uri(), "")
 
 

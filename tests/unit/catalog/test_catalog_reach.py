@@ -62,19 +62,19 @@ ARCHIVE = {"type": "archive", "url": "file:///srv/a.zip", "sha256": "0" * 64}
 @pytest.mark.parametrize(
     ("fields", "registry", "fault"),
     [
-        ({"source": ARCHIVE}, FAR, "source.url: file:///srv/a.zip: a registry on the network cannot name files"),
+        ({"source": ARCHIVE}, FAR, "source.url: file:///srv/a.zip: a registry on the network cannot refer to files"),
         ({"source": ARCHIVE}, "file:///srv/r.json", ""),
         ({"source": ARCHIVE}, "", ""),
-        ({"source": ARCHIVE | {"url": "https://127.0.0.1/a.zip"}}, FAR, "a service of this machine"),
+        ({"source": ARCHIVE | {"url": "https://127.0.0.1/a.zip"}}, FAR, "a service on this machine"),
         ({"source": ARCHIVE | {"url": "http://a.example/a.zip"}}, "file:///srv/r.json", "use https"),
         (
             {"source": ARCHIVE | {"url": "https://x:y@a.example/a.zip"}},
             "file:///srv/r.json",
             "cannot contain a password",
         ),
-        ({"source": {"type": "local", "path": "/srv"}}, FAR, "cannot name files of this machine as a source"),
+        ({"source": {"type": "local", "path": "/srv"}}, FAR, "cannot refer to files on this machine as a source"),
         ({"source": {"type": "local", "path": "/srv"}}, "file:///srv/r.json", ""),
-        ({"source": {"type": "git", "url": "file:///srv/a.git"}}, FAR, "cannot name files of this machine"),
+        ({"source": {"type": "git", "url": "file:///srv/a.git"}}, FAR, "cannot refer to files on this machine"),
         ({"source": {"type": "git", "url": "https://x:y@a.example/a.git"}}, FAR, ""),
         ({"manifest": "file:///srv/m.json", "transports": []}, FAR, "manifest: file:///srv/m.json: a registry on"),
         ({"manifest": "https://a.example/m.json", "transports": []}, FAR, ""),
@@ -97,7 +97,7 @@ async def test_a_registry_on_the_network_offers_no_file_of_this_machine(paths: P
         await user.refresh()
     assert user.query(Query(installable=True))[0] == []
     ((found,), _) = user.query(Query(installable=False))
-    assert (found.id, "cannot name files of this machine" in found.fields["problem"]) == ("far", True)
+    assert (found.id, "cannot refer to files on this machine" in found.fields["problem"]) == ("far", True)
 
 
 def test_what_may_be_named() -> None:

@@ -92,7 +92,7 @@ def test_what_a_url_stands_for_by_itself(paths: Paths, user_sources: RegistryLis
         (f'url = "{URL}"\nkey = "../x"', "key: '../x' is not a key name"),
         (f'url = "{URL}"\nkey = "x\\n"', "key: "),
         (f'url = "{URL}"\nkey = ""', "key: "),
-        (f'url = "{URL}"\nkeys = "x"', "there is no key 'keys'; there are url, type, signature, key"),
+        (f'url = "{URL}"\nkeys = "x"', "there is no key 'keys'; known keys: url, type, signature, key"),
         (f'url = "{URL}"\ntype = "directory"', "type: "),
         (f'url = "{API}"\nsignature = "required"', "signature: "),
         (f'url = "{API}"\nkey = "x"', "key: "),
