@@ -30,7 +30,7 @@ def parse_toml(data: bytes | str) -> dict[str, Any]:
     """Parse *data*, in time proportional to its size.
 
     Raises ValueError with one short line that says what is wrong and where: for invalid TOML, excessive nesting, keys
-    of more than :data:`MAX_PARTS` parts, and numbers of thousands of digits.
+    of more than :data:`MAX_PARTS` parts, and numbers with thousands of digits.
     """
     try:
         text = data if isinstance(data, str) else data.decode()
@@ -49,4 +49,4 @@ def parse_toml(data: bytes | str) -> dict[str, Any]:
         what, at, where = str(error).rpartition(" (at ")
         raise ValueError(f"{what[:MAX_FAULT]}{at}{where}") from error
     except ValueError as error:
-        raise ValueError("a number of thousands of digits") from error
+        raise ValueError("a number with thousands of digits") from error

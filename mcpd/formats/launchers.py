@@ -71,7 +71,8 @@ def package_of(command: Command, where: str) -> Packaged | None:
     """
     if command.name in _CONTAINERS:
         raise InvalidManifest(
-            f"{where}: a container image: mcpd runs no containers; look for a package of the server (mcpctl search)"
+            f"{where}: a container image: mcpd does not run containers; look for a package of the server"
+            " (mcpctl search)"
         )
     words = (command.name, *command.arguments)
     for index in INDEXES.values():

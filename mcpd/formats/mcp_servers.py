@@ -478,7 +478,7 @@ def _read(name: str, raw: object, where: str) -> ClientEntry:
         check_json({name: raw})
     except ValueError:
         # The original message quotes the text, which may be a credential.
-        raise InvalidManifest(f"{where}: contains NUL or half a surrogate pair, or is nested too deeply") from None
+        raise InvalidManifest(f"{where}: contains NUL or a lone surrogate, or is nested too deeply") from None
     return ClientEntry.parse(raw, where)
 
 

@@ -79,7 +79,7 @@ def _end(data: memoryview, start: int) -> int:
 def _after(pattern: re.Pattern[bytes], data: memoryview, position: int) -> int:
     found = pattern.match(data, position)
     if found is None:
-        raise ValueError(f"no JSON at byte {position}")
+        raise ValueError(f"invalid JSON at byte {position}")
     return found.end()
 
 

@@ -188,7 +188,7 @@ def _no_constant(name: str) -> None:
 def is_plain_json(data: bytes) -> bool:
     """Return whether a quick test shows that :func:`check_json` would accept the parsed *data*.
 
-    JSON without escapes holds neither NUL nor half a surrogate pair, and with few brackets it is not deep.
+    JSON without escapes holds neither NUL nor a lone surrogate, and with few brackets it is not deep.
     """
     return data.isascii() and b"\\u" not in data and data.count(b"{") + data.count(b"[") <= MAX_DEPTH
 
@@ -221,7 +221,7 @@ def check_json(value: object) -> None:
 
 def _check_text(text: str) -> None:
     if "\0" in text or any("\ud800" <= character <= "\udfff" for character in text):
-        raise ValueError(f"{text[:40]!a} contains a character that cannot be written (NUL or half a surrogate pair)")
+        raise ValueError(f"{text[:40]!a} contains a character that cannot be written (NUL or a lone surrogate)")
 
 
 def check_id(value: str) -> str:
@@ -232,7 +232,8 @@ def check_id(value: str) -> str:
     """
     if not ID_PATTERN.fullmatch(value):
         raise InvalidManifest(
-            f"{value[:140]!a} is not a server id: use 1 to 128 of A-Z a-z 0-9 . _ - and begin with a letter or digit"
+            f"{value[:140]!a} is not a server id: use 1 to 128 characters from A-Z a-z 0-9 . _ -, beginning with a"
+            " letter or digit"
         )
     if value in RESERVED_IDS:
         raise InvalidManifest(f"{value!r} is reserved; give the server another id")

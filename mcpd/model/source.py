@@ -58,7 +58,7 @@ class Source(Document):
         if isinstance(self.type, SourceType):
             return next(self._faults(), "")
         if self.type in _CONTAINERS:
-            return "it is a container image, and mcpd runs no containers"
+            return "it is a container image, and mcpd does not run containers"
         return f"mcpd cannot install from a source of type {printable(self.type)!r}"
 
     def _faults(self) -> Iterator[str]:

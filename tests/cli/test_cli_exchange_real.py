@@ -56,7 +56,7 @@ def rig() -> Iterator[Rig]:
 def test_a_server_of_a_client_runs_and_goes_on_to_others(rig: Rig) -> None:
     done = rig.mcpctl("import", str(rig.home / "client.json"), "--yes")
     assert (done.returncode, "Installed say.it" in done.stdout) == (0, True), done.stderr
-    assert "mcpd runs no containers" in done.stderr
+    assert "mcpd does not run containers" in done.stderr
     assert rig.mcpctl("call", "say.it", "say").stdout == f"{SECRET[-4:]}fast!\n"
     again = rig.mcpctl("import", str(rig.home / "client.json"), "say it", "--yes")
     assert (again.returncode, again.stdout) == (0, "")

@@ -139,7 +139,7 @@ async def test_a_dry_run_shows_no_secrets(mcpctl: Mcpctl, client: str) -> None:
     ended = await mcpctl("import", client, "--dry-run")
     assert (ended.code, ended.out.split("\n")[0]) == (0, "calculator:")
     assert "secrets of the file: GITHUB_TOKEN" in ended.out
-    assert "mcpd runs no containers" in ended.err
+    assert "mcpd does not run containers" in ended.err
     as_json = await mcpctl("import", client, "--dry-run", "--json")
     result = json.loads(as_json.out)
     assert [(server["id"], server["secrets"]) for server in result["servers"]] == [

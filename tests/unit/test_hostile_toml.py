@@ -65,7 +65,7 @@ def test_everything_else_means_what_it_means_to_the_parser(text: str) -> None:
 @pytest.mark.parametrize(
     ("data", "fault"),
     [
-        (b"a = " + b"9" * 5000, "a number of thousands of digits"),
+        (b"a = " + b"9" * 5000, "a number with thousands of digits"),
         (b"a = " + b"[" * 100_000, "nested too deeply"),
         (b"a = '\xff'", "not UTF-8 text (byte 5)"),
         (b"a = \n", "Invalid value (at line 1, column 5)"),

@@ -67,7 +67,7 @@ def test_the_environment_cannot_unconfine_where_only_files_may(files: tuple[Path
         ("[install]\nkeep_generations = 0\n", "install.keep_generations"),
         ("[install\n", "line 1"),
         ("a = " + "[" * 20_000, "nested too deeply"),
-        ("a = " + "9" * 5000, "a number of thousands of digits"),
+        ("a = " + "9" * 5000, "a number with thousands of digits"),
         ("a" + ".a" * 100_000 + " = 1", "a key of more than 64 parts"),
     ],
 )

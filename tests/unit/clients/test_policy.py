@@ -313,7 +313,7 @@ def test_a_user_can_take_away_more_and_give_nothing_back(paths: Paths) -> None:
         pytest.param(b"servers = []\n", "servers", id="list"),
         pytest.param(b"[audit]\n", "audit: unknown rule", id="audit"),
         pytest.param(b"x = " + b"[" * 10_000, "nested too deeply", id="deep"),
-        pytest.param(b"x = " + b"9" * 5000, "a number of thousands of digits", id="digits"),
+        pytest.param(b"x = " + b"9" * 5000, "a number with thousands of digits", id="digits"),
         pytest.param(b"x" + b".x" * 100_000 + b" = 1", "a key of more than 64 parts", id="long-key"),
         pytest.param(b"#" * (MAX_POLICY + 1), "larger than", id="large"),
     ],

@@ -167,7 +167,7 @@ def test_nothing_is_copied_for_a_program_of_the_system() -> None:
 @pytest.mark.parametrize(
     ("entry", "message"),
     [
-        ({"command": "docker", "args": ["run", "x"]}, "mcpd runs no containers"),
+        ({"command": "docker", "args": ["run", "x"]}, "mcpd does not run containers"),
         ({"command": "x"}, "depends on the client's PATH; install it by its directory"),
         ({"command": "node", "args": ["i.js"]}, "name the directory of its program"),
         ({"command": "node", "args": ["/home/u/a/i.js"], "cwd": "/home/u/b"}, "are not in one directory"),

@@ -234,7 +234,7 @@ def test_a_bundle_does_not_say_where_a_value_goes() -> None:
         (mcp_config("node", "npx", "-y", "some-server"), "npx fetches the program .*npm:some-server"),
         (mcp_config("python", "uvx", "some-server@latest"), "uvx fetches the program .*pypi:some-server"),
         (mcp_config("node", "/usr/bin/npm", "exec", "x"), "npm fetches the program"),
-        (mcp_config("binary", "docker", "run", "x"), "mcpd runs no containers"),
+        (mcp_config("binary", "docker", "run", "x"), "mcpd does not run containers"),
         (mcp_config("uv", "uv", "run", "--with", "mcp", "x.py"), "'--with'"),
         (mcp_config("uv", "uv", "run", "--directory", "/elsewhere", "x.py"), "'/elsewhere' is not the directory"),
         (mcp_config("uv", "uv", "pip", "install", "x"), "only 'uv run'"),

@@ -93,7 +93,7 @@ def test_requirement_files_include_each_other_inside_the_project_only(tmp_path: 
     [
         ("[project\n", "cannot be read: "),
         ("a" + ".a" * 100_000 + " = 1", r"cannot be read: a key of more than 64 parts \(at line 1, column 1\)"),
-        ("a = " + "9" * 5000, "cannot be read: a number of thousands of digits"),
+        ("a = " + "9" * 5000, "cannot be read: a number with thousands of digits"),
         ("a = '\udcff'", "cannot be read: not UTF-8"),
     ],
     ids=["open", "long-key", "digits", "bytes"],
