@@ -170,7 +170,7 @@ class Deployments:
             state = self._load(client_id)
             active = state.active(file)
             if (active.number if active else 0) != plan.base:
-                raise Busy(f"{file}: another deployment changed it meanwhile; review the difference again")
+                raise Busy(f"{file}: another deployment changed it in the meantime; review the difference again")
             for left in reversed(range(_TRIES)):
                 try:
                     state, record = self._carry_out(state, plan, about)
@@ -273,7 +273,7 @@ class Deployments:
         family, old = plan.family, plan.snapshot
         now = snapshot(old.path)
         if (now.path, now.data) != (old.path, old.data):
-            raise Busy(f"{old.path}: was changed by another program meanwhile; review the difference again")
+            raise Busy(f"{old.path}: was changed by another program in the meantime; review the difference again")
         active = state.active(old.path)
         if active is not None and plan.is_empty:
             record = active.model_copy(update=self._about(about))

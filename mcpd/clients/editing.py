@@ -687,7 +687,7 @@ def _check(servers: Mapping[str, JsonValue], where: str) -> None:
         except ValueError as error:
             fault = str(error)
             if fault.startswith(("'", '"')):  # it quotes the text, which may be a secret
-                fault = "a text in it contains a character that cannot be written (NUL or half a surrogate pair)"
+                fault = "a text in it contains a character that cannot be written (NUL or a lone surrogate)"
             raise InvalidConfig(f"{where}: {printable(name)}: cannot be used: {fault}") from None
 
 

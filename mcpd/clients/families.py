@@ -541,8 +541,8 @@ class DataFiles(Generic[T]):
     def _one(self, path: Path) -> T:
         if not FAMILY_ID.fullmatch(path.stem):
             raise InvalidConfig(
-                f"{printable(str(path))}: {printable(path.stem)} is not the id of a {self._what}: use 1 to 64 of a-z"
-                " 0-9 . _ - and begin with a letter or digit"
+                f"{printable(str(path))}: {printable(path.stem)} is not the id of a {self._what}: use 1 to 64"
+                " characters from a-z 0-9 . _ -, beginning with a letter or digit"
             )
         try:
             data = parse_toml(read_file(path, MAX_DATA))

@@ -98,7 +98,7 @@ def make_directories(directories: Iterable[Path]) -> None:
                 directory.mkdir(mode=_PRIVATE)
                 sync_directory(directory.parent)
         except OSError as error:
-            raise from_oserror(error, f"making {directory}") from error
+            raise from_oserror(error, f"creating {directory}") from error
 
 
 def remove_directories(directories: Sequence[Path]) -> None:
@@ -400,7 +400,7 @@ class _Change:
 
     def _put_back(self, new: str | None) -> None:
         """Undo the step that put the content with the digest *new* in place."""
-        fault = "was written twice meanwhile by other programs"
+        fault = "was written twice by other programs in the meantime"
         try:
             if new is None:
                 self._move(self.temp, self.name)
@@ -418,7 +418,7 @@ class _Change:
             self._put_back(None)  # the client removed the new file
             return
         except OSError as error:
-            fault = f"was written by another program meanwhile, and cannot be restored ({error.strerror})"
+            fault = f"was written by another program in the meantime, and cannot be restored ({error.strerror})"
         raise McpdError(
             f"{self.before.path}: {fault}; its earlier version is kept as {self.before.path.with_name(self.temp)}"
         )
@@ -505,4 +505,6 @@ class _Change:
             return None
 
     def _busy(self) -> Busy:
-        return Busy(f"{self.before.path}: was changed by another program meanwhile, and was not replaced; try again")
+        return Busy(
+            f"{self.before.path}: was changed by another program in the meantime, and was not replaced; try again"
+        )

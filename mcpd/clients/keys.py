@@ -90,7 +90,7 @@ def parse_public_key(data: bytes, origin: str) -> Ed25519PublicKey:
     try:
         return load_public(data)
     except ValueError as error:
-        raise SignatureError(f"{origin}: {error}; expected PEM or the {_RAW_SIZE} bytes of a key") from error
+        raise SignatureError(f"{origin}: {error}; expected PEM, or a raw key of {_RAW_SIZE} bytes") from error
 
 
 def parse_secret_key(data: bytes, path: Path) -> Ed25519PrivateKey:
@@ -137,8 +137,8 @@ def parse_list(data: bytes, path: Path) -> tuple[Record, ...]:
             return records
         fault = f"{path}: lists a key twice"
     raise SignatureError(
-        f"{fault}. Restore the right one; or move it away, then 'mcpctl client keys init' writes a new one, without"
-        " the old keys"
+        f"{fault}. Restore the right one, or move it away and run 'mcpctl client keys init', which writes a new one"
+        " without the old keys"
     )
 
 

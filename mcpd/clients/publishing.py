@@ -234,7 +234,7 @@ class Publishing:
             if newest is not None and newest.artifact_id == shown.artifact_id:
                 return newest
             if newest is not None and newest.metadata.get("source") != FROM_NOBODY:
-                raise Busy(f"{family.id}/{profile.id} was published meanwhile; review the difference again")
+                raise Busy(f"{family.id}/{profile.id} was published in the meantime; review the difference again")
             return self._sign(
                 family, profile, shown.payload, FROM_NOBODY, str(shown.metadata.get("changelog", ""))
             )  # fmt: skip

@@ -75,11 +75,11 @@ def _refuse(root: Path, path: Path, parent: int) -> None:
     except OSError:
         return
     if stat.S_ISDIR(status.st_mode):
-        raise InvalidConfig(f"{path}: changed while it was opened; find out what changes it, then try again")
+        raise InvalidConfig(f"{path}: changed while it was being opened; find out what is changing it, and try again")
     if stat.S_ISLNK(status.st_mode) and path == root:
-        raise InvalidConfig(f"{path}: a symlink, which is not followed; replace it by the directory itself")
+        raise InvalidConfig(f"{path}: a symlink, which is not followed; replace it with the directory itself")
     if stat.S_ISLNK(status.st_mode):
-        raise InvalidConfig(f"{path}: a symlink that leads out of {root}; move it away")
+        raise InvalidConfig(f"{path}: a symlink that points outside {root}; move it away")
 
 
 def _step(current: int, name: str, access: int, mode: int | None) -> int:
@@ -325,8 +325,8 @@ class Tree:
             if not _is_entry(self.root):
                 make_directory(self.root, mode)
         except OSError as error:
-            raise from_oserror(error, f"making {self.root}") from error
-        return walk(self.root, directory, os.O_RDONLY, f"making {directory}", mode)
+            raise from_oserror(error, f"creating {self.root}") from error
+        return walk(self.root, directory, os.O_RDONLY, f"creating {directory}", mode)
 
 
 def mark(path: Path) -> Signature | None:
@@ -357,7 +357,8 @@ def _file(directory: Path, client_id: str, profile_id: str) -> Path:
     for what, name in (("client", client_id), ("profile", profile_id)):
         if not NAME.fullmatch(name):
             raise InvalidInput(
-                f"'{printable(name)}' is not the id of a {what}: use 1 to 64 of a-z 0-9 . _ -, the first of a-z 0-9"
+                f"'{printable(name)}' is not the id of a {what}: use 1 to 64 characters from a-z 0-9 . _ -,"
+                " beginning with a letter or digit"
             )
     return directory / client_id / f"{profile_id}.json"
 

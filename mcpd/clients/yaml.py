@@ -228,7 +228,7 @@ class YamlDocument:
             if len(found) > 1:
                 raise self.text.fault(found[1][0].start, f"{show(self.key[: depth + 1])} occurs twice; remove one")
             if any(key.value == _MERGE and key.plain for key, _ in node.pairs):
-                raise self.text.fault(node.start, "a merge key (<<) is beside or in the path to the servers; expand it")
+                raise self.text.fault(node.start, "a map around the servers contains a merge key (<<); expand it")
             if not found:
                 return
             self.holders.append(found[0])
@@ -317,7 +317,7 @@ class YamlDocument:
         """Return where the colon after *key* ends."""
         found = _COLON.match(self.text.body, key.end)
         if found is None:
-            raise self.text.fault(key.start, "a key is not followed by a colon on its line; edit it by hand")
+            raise self.text.fault(key.start, "a key is not followed by a colon on the same line; edit it by hand")
         return found.end()
 
 

@@ -158,7 +158,7 @@ class Keys:
                 )
         added = next((key for key in self.list() if key.name == name), None)
         if added is None:
-            raise InvalidArgument(f"key {name}: {file} was changed meanwhile; check it, and try again")
+            raise InvalidArgument(f"key {name}: {file} was changed in the meantime; check it, and try again")
         return added
 
     def remove(self, name: str) -> None:
@@ -302,7 +302,8 @@ def _stamp(found: list[_Scan]) -> tuple[object, ...] | None:
 def _check_name(name: str) -> str:
     if not NAME.fullmatch(name):
         raise InvalidArgument(
-            f"{printable(name)!r} is not a key name: use 1 to 64 of A-Z a-z 0-9 . _ - and begin with a letter or digit"
+            f"{printable(name)!r} is not a key name: use 1 to 64 characters from A-Z a-z 0-9 . _ -, beginning with"
+            " a letter or digit"
         )
     return name
 

@@ -89,7 +89,7 @@ def test_what_is_changed_while_it_asks_is_not_lost(machine: Machine) -> None:
         "deploy", "cursor", answer="y\n", meanwhile=lambda: machine.cursor.write_text(theirs)
     )
     assert code == 1
-    assert f"mcpctl: {machine.cursor}: was changed by another program meanwhile" in seen
+    assert f"mcpctl: {machine.cursor}: was changed by another program in the meantime" in seen
     assert machine.cursor.read_text() == theirs
     machine.write('{"theme": "dark"}\n')
     code, _ = machine.on_terminal(
@@ -227,7 +227,7 @@ def test_what_was_shown_does_not_replace_what_was_published_meanwhile(machine: M
         "deploy", "cursor", answer="y\n", meanwhile=lambda: machine.json("publish", "cursor")
     )
     assert code == 1
-    assert "cursor/default was published meanwhile; review the difference again" in seen
+    assert "cursor/default was published in the meantime; review the difference again" in seen
     assert not machine.cursor.exists()
     assert [*machine.json("show", "cursor")["payload"]["mcpServers"]] == ["chosen", "notes"]
 

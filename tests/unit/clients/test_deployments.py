@@ -619,7 +619,7 @@ def test_a_file_that_never_rests_is_left_to_its_client(user: User, monkeypatch: 
         real(descriptor, bits)
 
     monkeypatch.setattr(os, "fchmod", fchmod)
-    with pytest.raises(Busy, match="was changed by another program meanwhile"):
+    with pytest.raises(Busy, match="was changed by another program in the meantime"):
         user.deployments.apply(plan, ABOUT)
     assert json.loads(path.read_bytes()) == {"mcpServers": {"mine": BY_HAND}, "numStartups": next(starts) - 1}
     assert strays(user.root) == []
@@ -630,7 +630,7 @@ def test_servers_that_were_changed_meanwhile_are_not_overwritten(user: User) -> 
     path = user.servers()
     plan = user.deployments.plan(family(), path, {"github": ENTRY})
     user.servers(github=BY_HAND)
-    with pytest.raises(Busy, match="was changed by another program meanwhile"):
+    with pytest.raises(Busy, match="was changed by another program in the meantime"):
         user.deployments.apply(plan, ABOUT)
     assert user.read() == {"github": BY_HAND}
 
@@ -640,7 +640,7 @@ def test_a_file_whose_directory_moved_meanwhile_is_looked_at_again(user: User) -
     plan = user.deployments.plan(family(), path, {"github": ENTRY})
     path.parent.rename(user.home / "dotfiles")
     path.parent.symlink_to("dotfiles")
-    with pytest.raises(Busy, match="was changed by another program meanwhile"):
+    with pytest.raises(Busy, match="was changed by another program in the meantime"):
         user.deployments.apply(plan, ABOUT)
     assert user.read() == {"mine": BY_HAND}
     user.deploy({"github": ENTRY})
@@ -651,7 +651,7 @@ def test_a_server_that_is_taken_over_is_the_one_that_was_shown(user: User) -> No
     path = user.servers(github=BY_HAND)
     plan = user.deployments.plan(family(), path, {"github": ENTRY}, take_over=["github"])
     user.servers(github={**BY_HAND, "cwd": "/somewhere"})
-    with pytest.raises(Busy, match="was changed by another program meanwhile"):
+    with pytest.raises(Busy, match="was changed by another program in the meantime"):
         user.deployments.apply(plan, ABOUT)
     assert user.read() == {"github": {**BY_HAND, "cwd": "/somewhere"}}
 

@@ -126,7 +126,7 @@ def test_a_home_behind_a_symlink_is_a_home(tmp_path: Path) -> None:
 
 def test_a_directory_that_cannot_be_made_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(McpdError, match=r"making .*file/below"):
+    with pytest.raises(McpdError, match=r"creating .*file/below"):
         make_directories([tmp_path / "file/below"])
 
 
@@ -327,7 +327,7 @@ def by_rename(path: Path) -> None:
 def test_what_was_changed_meanwhile_stays(file: Path, write: Callable[[Path], None], new: bytes | None) -> None:
     before = snapshot(file)
     write(file)
-    with pytest.raises(Busy, match="was changed by another program meanwhile"):
+    with pytest.raises(Busy, match="was changed by another program in the meantime"):
         replace(before, new)
     assert file.read_bytes() == b"theirs"
     assert strays(file.parent) == []
@@ -418,7 +418,7 @@ def test_of_what_is_written_twice_at_the_last_moment_nothing_is_lost(
         return real(*args)
 
     monkeypatch.setattr(files, "rename_with", rename)
-    with pytest.raises(McpdError, match=r"written twice meanwhile.* kept as .*~tmp") as caught:
+    with pytest.raises(McpdError, match=r"written twice by other programs in the meantime.* kept as .*~tmp") as caught:
         replace(snapshot(file), new)
     assert not isinstance(caught.value, Busy)
     assert file.read_bytes() == b"second"
@@ -441,7 +441,7 @@ def test_a_client_that_begins_to_write_to_the_new_file_keeps_it(file: Path, monk
         return real(*args)
 
     monkeypatch.setattr(files, "rename_with", rename)
-    with pytest.raises(McpdError, match=r"written twice meanwhile.* kept as .*~tmp"):
+    with pytest.raises(McpdError, match=r"written twice by other programs in the meantime.* kept as .*~tmp"):
         replace(snapshot(file), b"new")
     with opened[0] as stream:
         stream.write(b"second")
