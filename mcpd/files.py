@@ -183,7 +183,7 @@ def make_directory(path: Path, mode: int = 0o755) -> None:
             path.chmod(mode)
             sync_directory(path.parent)
     except OSError as error:
-        raise from_oserror(error, f"making {path}") from error
+        raise from_oserror(error, f"creating {path}") from error
 
 
 def read_file(path: Path, limit: int = MAX_FILE) -> bytes:

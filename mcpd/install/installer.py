@@ -397,7 +397,7 @@ class Installer:
         if is_different_server(manifest, entry, registry):
             known = _origin_text(manifest) if registry or recorded_registry(manifest) else "from another source"
             new = f"what {registry} offers" if registry else "this"
-            raise AlreadyInstalled(f"{entry.id} is already installed, {known}; to replace it by {new}, {REINSTALL}")
+            raise AlreadyInstalled(f"{entry.id} is already installed, {known}; to replace it with {new}, {REINSTALL}")
         if not installed.problem and is_same_version(manifest, entry, options.version):
             named = " ".join(filter(None, (entry.id, manifest.version)))
             raise AlreadyInstalled(f"{named} is already installed; to install it again, {REINSTALL}")

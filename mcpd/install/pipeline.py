@@ -49,7 +49,7 @@ _INTERPRETER: Final = re.compile(r"/usr/bin/python3(\.[0-9]+)?")
 
 
 def seal(root: Path) -> None:
-    """Make everything in *root* readable for all users, and writable for its owner only.
+    """Make everything in *root* readable by all users, and writable by its owner only.
 
     Raises :class:`~mcpd.errors.InvalidManifest` for a link that leads out of *root* (a virtual environment may link to
     the system's interpreter), for special files, and for a tree over the limits.

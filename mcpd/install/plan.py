@@ -400,7 +400,7 @@ def _check_source(entry: Entry, source: Source) -> None:
     recipe = RECIPES.get(source.type)
     if recipe is None:
         known = ", ".join(sorted(RECIPES))
-        raise InvalidManifest(f"{entry.id}: sources of type {source.type} cannot be installed; there are {known}")
+        raise InvalidManifest(f"{entry.id}: sources of type {source.type} cannot be installed; known types: {known}")
     recipe.check(entry, source)
 
 

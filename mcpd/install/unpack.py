@@ -97,7 +97,7 @@ def checked_name(raw: str) -> str:
         raise Refused(f"{_shown(raw)}: an absolute name, or one with backslashes")
     parts = name.split("/")
     if ".." in parts:
-        raise Refused(f"{_shown(raw)}: a name that climbs out of the archive")
+        raise Refused(f"{_shown(raw)}: a name that leads outside the archive")
     if "" in parts or "." in parts:
         raise Refused(f"{_shown(raw)}: a name with empty parts")
     if len(parts) > MAX_DEPTH or len(name.encode()) > MAX_PATH or any(len(part.encode()) > MAX_NAME for part in parts):

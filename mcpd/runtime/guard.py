@@ -201,8 +201,8 @@ class Guard:
                 reals.append((grant, real))
             elif grant.writable and not grant.listed:
                 raise SpawnFailed(
-                    f"{server_id}: permission {grant.permission!r}: {grant.shown} leads elsewhere by a symlink in a"
-                    " directory that the server may write to; grant the target of the symlink"
+                    f"{server_id}: permission {grant.permission!r}: {grant.shown} leads elsewhere through a symlink in"
+                    " a directory that the server may write to; grant the target of the symlink"
                 )
         return reals
 

@@ -453,7 +453,7 @@ def _bus(server_id: str, granted: Permissions, scope: Scope, paths: Paths, runti
     try:
         runtime.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
-        raise from_oserror(error, f"making {runtime}") from error
+        raise from_oserror(error, f"creating {runtime}") from error
     proxy = runtime.resolve() / f"bus-{token_hex(8)}"
     rules = tuple(f"{'call' if name in permissions.SHARED else 'talk'}:{name}" for name in granted.bus_names)
     return Bus(rules, address, str(proxy), f"{runtime_dir}/bus")

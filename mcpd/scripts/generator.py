@@ -217,7 +217,7 @@ def _check_name(path: str, data: bytes) -> None:
     if SUFFIXES.get(f".{path.rpartition('.')[2]}", kind) == kind:
         return
     if kind == "shell":
-        raise InvalidManifest(f"{printable(path)}: is named as Python, but its #! line names another interpreter")
+        raise InvalidManifest(f"{printable(path)}: has a Python file name, but its #! line names another interpreter")
     raise InvalidManifest(
         f"{printable(path)}: the map does not keep the name of a script, so a shell script needs a #! line;"
         " begin it with #!/bin/sh"

@@ -407,7 +407,9 @@ class ScriptServers:
     def _content(self, server_id: str, cid: str, directories: tuple[Path, ...]) -> tuple[Signature | None, Script]:
         data, path = contents.find(cid, directories, MAX_SCRIPT)
         if path is None:
-            raise InvalidManifest(f"the content {cid} is in its id only; 'mcpctl mcps build' stores it")
+            raise InvalidManifest(
+                f"the content is not stored, only contained in its id {cid}; 'mcpctl mcps build' stores it"
+            )
         # A symlink is not followed: the files beside its target are not the server's.
         root = path.parent.resolve()
         path = root / path.name

@@ -263,7 +263,7 @@ REFUSED = {
     "no JSON": (packed("{"), "manifest.json of bundle.mcpb"),
     "deep": (packed("[" * 100_000), "manifest.json of bundle.mcpb"),
     "a huge manifest": (packed(" " * 2_000_000 + "{}"), "manifest.json: larger than"),
-    "climbing": (packed(described(), {"../escaped": "x"}), "escaped: a name that climbs"),
+    "climbing": (packed(described(), {"../escaped": "x"}), "escaped: a name that leads outside"),
     "a name of mcpd's": (packed(described(), {".mcpd-lock.json": "{}"}), ".mcpd-lock.json"),
 }
 

@@ -293,7 +293,7 @@ async def test_a_server_chooses_nothing_that_it_is_granted_the_next_time(world: 
     try:
         world.install("hostile", REDIRECTS, permissions=[*lasting, made])
         assert json.loads((await talk(sessions, "hostile"))[0])[0] == ""
-        with pytest.raises(SpawnFailed, match=r"three/made' leads elsewhere by a symlink"):
+        with pytest.raises(SpawnFailed, match=r"three/made' leads elsewhere through a symlink"):
             await talk(sessions, "hostile")
         world.install("hostile", REDIRECTS, permissions=lasting)
         assert json.loads((await talk(sessions, "hostile"))[0]) == ["", "", "", "granted", "granted"]

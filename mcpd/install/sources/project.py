@@ -45,7 +45,7 @@ def project_directory(top: Path, path: str, entry_id: str, where: str) -> Path:
     """
     root = (top / path).resolve()
     if not root.is_relative_to(top):
-        raise InvalidManifest(f"{entry_id}: source.path {path!r} leads out of {where}")
+        raise InvalidManifest(f"{entry_id}: source.path {path!r} leads outside {where}")
     if not root.is_dir():
         raise InvalidManifest(f"{entry_id}: {where} has no directory {path!r}")
     return root

@@ -189,4 +189,4 @@ def check_peer(leash: _socket.socket, user: str) -> None:
         except KeyError:
             raise Refusal(f"the user {user}, who may hold the leash, does not exist") from None
     if peer != expected:
-        raise Refusal(f"the leash is held by uid {peer}, only mcpd (uid {expected}) may do that")
+        raise Refusal(f"the leash is held by uid {peer}, but only mcpd (uid {expected}) may hold it")

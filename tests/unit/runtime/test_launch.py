@@ -252,7 +252,7 @@ def test_descriptors_must_match_the_line() -> None:
 @pytest.mark.skipif(os.getuid() != 0, reason="needs a second user")
 def test_leash_held_by_another_user_is_refused() -> None:
     answer = _talk_raw(spec("true").to_line(()), command=("nobody",))
-    assert answer["error"]["message"] == f"the leash is held by uid 0, only mcpd (uid {NOBODY}) may do that"
+    assert answer["error"]["message"] == f"the leash is held by uid 0, but only mcpd (uid {NOBODY}) may hold it"
 
 
 def test_mcpd_exec_loads_nothing_slow() -> None:

@@ -128,7 +128,7 @@ async def test_service_manager_is_told_what_runs(tmp_path: Path) -> None:
 
 async def test_somebody_elses_leash_is_refused(tmp_path: Path) -> None:
     with unit(tmp_path / "spawn.sock", user="nobody" if ME != "nobody" else "root") as refusing:
-        with pytest.raises(SpawnFailed, match=f"held by uid {os.getuid()}, only mcpd"):
+        with pytest.raises(SpawnFailed, match=f"held by uid {os.getuid()}, but only mcpd"):
             await SystemdSocketLauncher(tmp_path / "spawn.sock", ME).launch(spec("input()"), {})
         assert refusing.close() == [1]
 

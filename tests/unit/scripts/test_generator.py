@@ -182,7 +182,7 @@ def test_a_rule_may_report_further_faults(project: Path) -> None:
         ({"prompts_transform_cid": "cid://nothing"}, "prompts_transform_cid: 'cid://nothing' is not a content id"),
         ({"definition_cid": "broken.sh"}, "definition_cid: broken.sh:3: "),
         ({"definition_cid": "nameless.sh"}, "begin it with #!/bin/sh"),
-        ({"definition_cid": "liar.py"}, "is named as Python"),
+        ({"definition_cid": "liar.py"}, "has a Python file name"),
         ({"definition_cid": "../outside.py"}, "is not below"),
         ({"definition_cid": "/etc/passwd"}, "is not below"),
         ({"definition_cid": "link.py"}, "is not below"),
