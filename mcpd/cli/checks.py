@@ -70,7 +70,7 @@ def local_checks(paths: Paths, scope: Scope) -> Iterator[Check]:
         yield Check(
             "sandbox",
             "warn",
-            "off: servers run with all rights of their user",
+            "off: servers run with all privileges of their user",
             f'remove sandbox = "off" from {paths.layout(scope).settings}',
         )
     yield _program_runs(

@@ -64,7 +64,7 @@ async def conversation(
         if seconds is None:
             raise
         more = "; --timeout allows more" if "timeout" in args else ""
-        raise TimedOut(f"{server_id} did not answer in {seconds:g} s{more}") from None
+        raise TimedOut(f"{server_id} did not answer within {seconds:g} s{more}") from None
 
 
 async def names_of_tools(args: argparse.Namespace, server_id: str, seconds: float) -> list[str]:

@@ -285,14 +285,14 @@ def _scripts(add: _Adder) -> None:
     new.add_argument("file", metavar="FILE", help="the script; it is copied")
     new.add_argument("--name", metavar="NAME", help="id of the server (default: the name of FILE without its suffix)")
     new.add_argument("--watch", action="store_true", help="keep running, and copy FILE again after each valid edit")
-    new.add_argument("--force", action="store_true", help="replace another script of that name")
-    script("list", "script:list_scripts", "list all scripts, also those of the system and of packages", json=True)
+    new.add_argument("--force", action="store_true", help="replace an existing script of the same name")
+    script("list", "script:list_scripts", "list all scripts, including those of the system and of packages", json=True)
     remove = script("remove", "script:remove", "remove a script, its configuration, secrets and state")
     remove.add_argument("id", metavar="NAME", help="id of the script server")
     remove.add_argument("--keep-config", action="store_true", help="keep the configuration, the secrets and the state")
     mcps = add.group("mcps", "build and check the mcps map, which configures what servers offer")
     build = mcps("build", "mcps:build_map", "build a map from a source file, storing the files that it names")
-    build.add_argument("source", metavar="SOURCE", help="a mcps.source.json; paths in it are relative to it")
+    build.add_argument("source", metavar="SOURCE", help="an mcps.source.json; paths in it are relative to it")
     build.add_argument("-o", "--output", metavar="OUT", required=True, help="the map to write (-: standard output)")
     build.add_argument("--contents", metavar="DIR", help="content store to write to (default: the one that mcpd reads)")
     check = mcps("check", "mcps:check", "check maps and scripts, and show what each server would offer", json=True)
@@ -334,10 +334,10 @@ def _running(add: _Adder) -> None:
     pages = add("open", "open:open_pages", "open the web pages of your bridge in a browser")
     add_id(pages, nargs="?")
     pages.add_argument(
-        "--print", action="store_true", help="print the sign-in link, which works once, and open nothing"
+        "--print", action="store_true", help="print the sign-in link, which works once, instead of opening it"
     )
     token = add("token", "token:token", "print the token that HTTP clients need to use the bridge over TCP")
-    token.add_argument("--renew", action="store_true", help="replace the token; the old one is refused from then on")
+    token.add_argument("--renew", action="store_true", help="replace the token; the old one stops working")
 
 
 def _diagnosis(add: _Adder) -> None:

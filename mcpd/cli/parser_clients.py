@@ -142,9 +142,9 @@ def _files(client: _Adder) -> None:
     _client(undo)
     _file(undo, "restore FILE (default: the file of the last deployment)")
     changed = undo.add_mutually_exclusive_group()
-    changed.add_argument("--force", action="store_true", help="restore the file even if it was changed since")
+    changed.add_argument("--force", action="store_true", help="restore the file even if it has been changed since then")
     changed.add_argument(
-        "--keep-edits", action="store_true", help="undo only the changes to servers, and keep all other changes since"
+        "--keep-edits", action="store_true", help="undo only the changes to servers, and keep all other later changes"
     )
     history = _command(
         client, "history", "client_files:history", "list the releases and deployments for a client", needs="files"
@@ -154,7 +154,7 @@ def _files(client: _Adder) -> None:
 
 
 def _keys(keys: _Adder) -> None:
-    _command(keys, "show", "client:show_keys", "list the keys, also retired ones that are still valid")
+    _command(keys, "show", "client:show_keys", "list the keys, including retired ones that are still valid")
     _command(keys, "init", "client:initialize_keys", "create the first key, if there is none")
     _command(
         keys, "rotate", "client:rotate_keys", "create a new key, sign again with it, and retire the old one in 30 days"

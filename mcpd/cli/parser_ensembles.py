@@ -72,7 +72,7 @@ def _running(ensemble: _Adder) -> None:
             "--timeout",
             type=seconds,
             metavar="SECONDS",
-            help="cancel the run after SECONDS; the start of the server has as many of its own",
+            help="cancel the run after SECONDS, and give up if starting the server takes longer than that",
         )
         output = command.add_mutually_exclusive_group()
         output.add_argument("-q", "--quiet", action="store_true", help="print only the result and errors")

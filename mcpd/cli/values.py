@@ -46,7 +46,7 @@ def parse_value(key: str, text: str, kind: str) -> object:
     if kind == "list" and not text.lstrip().startswith("["):
         items = [_absolute(item.strip()) for item in text.split(",") if item.strip()]
         if not items:
-            raise InvalidConfig(f"{key} is empty; write for example {key}={_EXAMPLES[kind]}, or {key}=[] for no item")
+            raise InvalidConfig(f"{key} is empty; for example: {key}={_EXAMPLES[kind]}, or {key}=[] for no item")
         return items
     try:
         value = parse_json(text)
@@ -60,7 +60,7 @@ def parse_value(key: str, text: str, kind: str) -> object:
     }[kind]
     if not fits:
         article = "an" if kind == "integer" else "a"
-        raise InvalidConfig(f"{key} is {article} {kind}, not {text[:80]!r}; write for example {key}={_EXAMPLES[kind]}")
+        raise InvalidConfig(f"{key} is {article} {kind}, not {text[:80]!r}; for example: {key}={_EXAMPLES[kind]}")
     return value
 
 

@@ -218,7 +218,7 @@ def test_a_difference_is_what_a_deployment_writes(machine: Machine, client: str,
 def test_drift_is_what_became_of_what_was_deployed(machine: Machine) -> None:
     nothing = machine("drift")
     assert (nothing.code, nothing.out) == (0, "")
-    assert nothing.err == "Nothing was deployed yet; 'mcpctl client deploy CLIENT' deploys.\n"
+    assert nothing.err == "Nothing has been deployed yet; to deploy, run 'mcpctl client deploy CLIENT'.\n"
     machine.install("web")
     zed = machine.home / ".config/zed/settings.json"
     codex = machine.home / ".codex/config.toml"

@@ -133,11 +133,11 @@ async def test_config_set_types_values_by_the_properties(mcpctl: Mcpctl, known: 
 @pytest.mark.parametrize(
     ("pair", "text"),
     [
-        ("digits=1.5", "digits is an integer, not '1.5'; write for example digits=3"),
+        ("digits=1.5", "digits is an integer, not '1.5'; for example: digits=3"),
         ("digits=true", "digits is an integer, not 'true'"),
-        ("exact=maybe", "exact is a boolean, not 'maybe'; write for example exact=yes"),
-        ("roots=[/a", "roots is a list, not '[/a'; write for example roots=a,b"),
-        ("roots=", "roots is empty; write for example roots=a,b, or roots=[] for no item"),
+        ("exact=maybe", "exact is a boolean, not 'maybe'; for example: exact=yes"),
+        ("roots=[/a", "roots is a list, not '[/a'; for example: roots=a,b"),
+        ("roots=", "roots is empty; for example: roots=a,b, or roots=[] for no item"),
         ("roots= , ", "roots is empty"),
         ("scale=", "scale is a number, not ''"),
         ("scale=NaN", "scale is a number, not 'NaN'"),

@@ -304,7 +304,7 @@ def test_call_adds_no_empty_line(text: str, out: str, capsys: pytest.CaptureFixt
         (["deny"], 1, "", "tools/call: bad \ufffd[31margument (JSON-RPC error -32602)"),
         (["die"], 1, "", "ended without an answer; 'mcpctl logs calculator' may say why"),
         (["noise"], 0, "started\n", "something other than a message to its standard output: b'starting up"),
-        (["hang", "--timeout", "1"], 1, "", "did not answer in 1 s"),
+        (["hang", "--timeout", "1"], 1, "", "did not answer within 1 s"),
         (["zzz"], 4, "", "has no tool 'zzz'; 'mcpctl tools calculator' lists its tools"),
         (
             ["picturr"],

@@ -54,8 +54,8 @@ async def test_nothing_that_others_may_not_read_becomes_the_systems(mcpctl: Mcpc
         secret.chmod(mode)
         ended = await mcpctl("script", "add", "--system", str(link))
         assert (ended.code, ended.out, names(directory)) == (2, "", [])
-        assert f"{link}: not readable for others" in ended.err
-        assert "are readable for everybody; to publish it, run chmod a+r first" in ended.err
+        assert f"{link}: not readable by others" in ended.err
+        assert "are readable by everybody; to publish it, run chmod a+r first" in ended.err
     secret.chmod(0o604)
     assert (await mcpctl("script", "add", "--system", str(link))).code == 0
     assert (directory / "a.py").stat().st_mode & 0o777 == 0o644
@@ -68,7 +68,7 @@ async def test_watching_for_the_system_publishes_nothing_either(mcpctl: Mcpctl, 
         script.unlink()
         script.symlink_to(secret)
         said = await watch.line()
-        assert said.startswith(f"a: {script}: not readable for others")
+        assert said.startswith(f"a: {script}: not readable by others")
         assert said.endswith("the server is unchanged")
         assert (Path(mcpctl.environ["MCP_ROOT"]) / "etc/mcp/scripts/a.py").read_text() == HELLO
 

@@ -166,7 +166,7 @@ async def test_install_types_values_by_the_manifest(mcpctl: Mcpctl, mcpd: FakeMc
     assert (await mcpctl("install", str(file), "--set", "pin=0042", "--set", "digits=3")).code == 0
     assert mcpd.calls[0][2]["config"] == {"pin": "0042", "digits": 3}
     wrong = await mcpctl("install", str(file), "--set", "digits=many")
-    assert (wrong.code, wrong.err) == (1, "mcpctl: digits is an integer, not 'many'; write for example digits=3\n")
+    assert (wrong.code, wrong.err) == (1, "mcpctl: digits is an integer, not 'many'; for example: digits=3\n")
 
 
 @pytest.mark.parametrize(

@@ -142,4 +142,4 @@ async def test_only_a_command_with_a_timeout_names_the_option(
     with pytest.raises(TimedOut) as caught:
         await conversation.names_of_tools(argparse.Namespace(**options), "notes", 0.01)
     more = "; --timeout allows more" if options else ""
-    assert caught.value.message == f"notes did not answer in 0.01 s{more}"
+    assert caught.value.message == f"notes did not answer within 0.01 s{more}"

@@ -262,7 +262,7 @@ async def test_the_time_of_a_run_begins_when_the_server_is_there(
     late = "import time; time.sleep(3)\n" + SERVER
     mcpd.program = [sys.executable, "-c", late, str(asked.file)]
     ended = await mcpctl("ensemble", "run", "review", "this", "--timeout", "0.01")
-    assert (ended.code, "llm-orc did not start in 0.01 s; --timeout allows more" in ended.err) == (1, True)
+    assert (ended.code, "llm-orc did not start within 0.01 s; --timeout allows more" in ended.err) == (1, True)
     assert not any("tools/call" in line for line in asked.lines)
 
 

@@ -67,7 +67,7 @@ def list_profiles(args: argparse.Namespace) -> int:
         ]  # fmt: skip
         table(("PROFILE", "NAME", "ARTIFACT", "UPDATED", "DESCRIPTION"), rows)
     else:
-        note(f"Nothing is published for {args.client}; 'mcpctl client publish {args.client}' publishes.")
+        note(f"Nothing is published for {args.client}; to publish, run 'mcpctl client publish {args.client}'.")
     return 0
 
 

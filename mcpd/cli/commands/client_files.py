@@ -309,7 +309,7 @@ def drift(args: argparse.Namespace) -> int:
         for family, each in found:
             _note_repair(machine, family, each)
     else:
-        note("Nothing was deployed yet; 'mcpctl client deploy CLIENT' deploys.")
+        note("Nothing has been deployed yet; to deploy, run 'mcpctl client deploy CLIENT'.")
     return EXIT_FAILED if any(each.status in _WRONG for _, each in found) else 0
 
 

@@ -168,7 +168,7 @@ async def _within(
 
     Raises :class:`~mcpd.errors.TimedOut`, and the errors of starting the server and of the call.
     """
-    failure = f"{SERVER} did not start in"
+    failure = f"{SERVER} did not start within"
     try:
         async with (
             asyncio.timeout(args.timeout) as limit,

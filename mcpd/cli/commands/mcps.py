@@ -211,7 +211,7 @@ def build_map(args: argparse.Namespace) -> int:
     write_atomic(output, data, mode)
     for stored in built.stored:
         write(f"{clean(stored.field)}: {clean(stored.path)} is cid://{stored.id}")
-    write(f"Wrote {clean(output)}, and the contents that it refers to into {clean(directory)}.")
+    write(f"Wrote {clean(output)}, and stored the contents that it refers to in {clean(directory)}.")
     _warn_of(paths, scope, Path(args.source), directory)
     return 0
 

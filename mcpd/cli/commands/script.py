@@ -64,7 +64,7 @@ class ScriptText:
 
     data: bytes
     mode: int
-    """The mode for a copy, which must not be readable for more users than the original."""
+    """The mode for a copy, which must not be readable by more users than the original."""
 
 
 def read_text(source: Path, scope: Scope) -> ScriptText:
@@ -83,7 +83,7 @@ def read_text(source: Path, scope: Scope) -> ScriptText:
     with open(descriptor, "rb") as file:  # noqa: PTH123 - a descriptor
         if scope is Scope.SYSTEM and not status.st_mode & stat.S_IROTH:
             raise InvalidArgument(
-                f"{source}: not readable for others, but scripts of the system are readable for everybody; to publish"
+                f"{source}: not readable by others, but the system's scripts are readable by everybody; to publish"
                 " it, run chmod a+r first"
             )
         data = file.read(MAX_SCRIPT + 1)

@@ -41,7 +41,7 @@ async def list_servers(args: argparse.Namespace) -> int:
             [[*cells(server, "id", "version", "scope"), with_pin(server), _summary(server)] for server in servers],
         )
         if any(not server.get("sandboxed", True) for server in servers):
-            note("The sandbox is off: servers run with all rights of their user.")
+            note("The sandbox is off: servers run with all privileges of their user.")
         note_pending(servers)
     else:
         note("No servers are installed. 'mcpctl search' lists servers to install.")
