@@ -38,7 +38,7 @@ _AT_ONCE: Final = 8
 class Catalog:
     """The catalog of one mcpd instance; reading it needs no network.
 
-    All methods except the coroutines read files, so call them in threads beside an event loop. Keys and lists of
+    All methods except the coroutines read files, so call them in a thread if there is an event loop. Keys and lists of
     registries are read again at each call.
     """
 
@@ -258,7 +258,7 @@ class Catalog:
             _log.warning("%s; the data of the registry will be deleted later", error.message)
 
     def _forget_unlisted(self, removed: str = "") -> None:
-        """Delete the data of unlisted registries; while a list is unreadable, at most that of *removed*."""
+        """Delete the data of unlisted registries; if a list cannot be read, at most that of *removed*."""
         from mcpd.catalog.database import copies, show  # see _database
         from mcpd.catalog.refresh import forget_copy
 

@@ -47,7 +47,7 @@ class NewFile:
         self._is_dropped = False
 
     async def open(self) -> None:
-        """Create the file. Raises as :meth:`write` does, also if the file exists."""
+        """Create the file. Raises as :meth:`write` does, including if the file exists."""
         await asyncio.to_thread(self._open)
 
     async def write(self, data: bytes) -> None:
@@ -167,9 +167,9 @@ class Fetcher:
     async def fetch(
         self, url: str, etag: str = "", modified: str = "", *, max_bytes: int = 0, optional: bool = False
     ) -> Fetched:
-        """Return the file at the checked *url*, unless it is still the one that *etag* or else *modified* names.
+        """Return the file at the checked *url*; without data if *etag* or else *modified* shows that it is unchanged.
 
-        *max_bytes*, if given, replaces the limit. With *optional* a missing file has no data. Raises
+        *max_bytes*, if given, replaces the limit. With *optional*, a missing file is returned without data. Raises
         :class:`~mcpd.errors.SourceUnavailable` that names *url* and the fault.
         """
         limit = max_bytes or self._max_bytes

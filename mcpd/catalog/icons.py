@@ -62,7 +62,7 @@ class Icons:
         """Return the image at *url*, named by an entry of *registry* (may be empty), fetched within *seconds*.
 
         Concurrent calls for the same URL share one fetch. Raises :class:`~mcpd.errors.SourceUnavailable` that names
-        *url*, also if it is not an image; a failure is repeated for a minute without another fetch.
+        *url*, including if it is not an image; for a minute, a failure is raised again without another fetch.
         """
         try:
             place = check_entry_url(url, registry)

@@ -95,7 +95,7 @@ class Ingest:
         self.faults: Final = Faults()
 
     def replace(self, items: Iterable[Item]) -> None:
-        """Replace all entries by *items*. Raises :class:`~mcpd.errors.InvalidManifest` if there are too many."""
+        """Replace all entries with *items*. Raises :class:`~mcpd.errors.InvalidManifest` if there are too many."""
         rows = self._run("SELECT digest, n, note FROM entry WHERE copy = ?", (self._copy,))
         known: dict[bytes, tuple[int, str]] = {digest: (n, note) for digest, n, note in rows}
         left = {n for n, _ in known.values()}

@@ -208,10 +208,10 @@ class _FetchedFile:
     signed: _SignatureResult
 
     def store(self, connection: sqlite3.Connection) -> None:
-        """Replace the stored copy by this file, within a transaction.
+        """Replace the stored copy with this file, within a transaction.
 
         Raises :class:`_Outdated` if this file is older, :class:`~mcpd.errors.SignatureInvalid` if another process has
-        stored a verified copy meanwhile, and :class:`~mcpd.errors.InvalidManifest` if it is not a registry.
+        stored a verified copy in the meantime, and :class:`~mcpd.errors.InvalidManifest` if it is not a registry.
         """
         kept = copy_of(connection, self.source, self.part)
         was_verified = _is_verified(kept, self.line, self.keys)

@@ -507,7 +507,7 @@ def _described(path: Path, scope: Scope, *, read_only: bool) -> RegistryLine:
 
 
 def _parse(content: dict[str, Any]) -> _Description:
-    """Raise ValueError that names the key of a fault."""
+    """Parse the description *content*; raise ValueError naming the key that is wrong."""
     try:
         return _Description.model_validate(content)
     except ValidationError as error:

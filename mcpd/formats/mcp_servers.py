@@ -473,7 +473,7 @@ def servers_of(document: object, origin: str, find_secrets: FindSecrets) -> Impo
 
 
 def _read(name: str, raw: object, where: str) -> ClientEntry:
-    """Parse the entry *raw*. Nothing else of the file is checked."""
+    """Parse the entry *raw*. The rest of the file is not checked."""
     try:
         check_json({name: raw})
     except ValueError:

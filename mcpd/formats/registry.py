@@ -216,8 +216,8 @@ def shortcomings(entry: Entry) -> list[str]:
 def parse_registry(document: object, origin: str) -> Registry:
     """Parse the decoded registry *document* from *origin* (a URL or path, for messages).
 
-    A faulty entry becomes a problem, the others are kept. Raises :class:`~mcpd.errors.InvalidManifest` if *document* is
-    not a registry.
+    An invalid entry is reported as a problem; the others are kept. Raises :class:`~mcpd.errors.InvalidManifest` if
+    *document* is not a registry.
     """
     if not isinstance(document, dict) or not isinstance(document.get("servers"), (list, dict)):
         raise _no_registry(origin)
@@ -277,7 +277,7 @@ def _label(place: int | str) -> str:
 
 
 class _VersionMetadata(msgspec.Struct):
-    """Metadata of the official registry beside a version's document, or in it in an older form."""
+    """Metadata of the official registry next to a version's document, or in it in an older form."""
 
     meta: msgspec.Raw = msgspec.field(name="_meta", default=msgspec.Raw(b"{}"))
     status: msgspec.Raw = msgspec.Raw(b"null")

@@ -49,8 +49,8 @@ class Index:
 def parse_index(data: object, origin: str) -> Index:
     """Parse the index *data* from *origin* (a path, for messages).
 
-    A faulty entry becomes a problem, the others are kept. Raises :class:`~mcpd.errors.InvalidManifest` if *data* is not
-    an index.
+    An invalid entry is reported as a problem; the others are kept. Raises :class:`~mcpd.errors.InvalidManifest` if
+    *data* is not an index.
     """
     if not isinstance(data, dict) or not isinstance(data.get("servers"), (list, dict)):
         raise InvalidManifest(f"{origin}: not an index: needs an object with 'servers'")

@@ -51,7 +51,7 @@ _NUMBER: Final = re.compile(r"[1-9][0-9]{0,17}", re.ASCII)
 
 
 class Marker(StrEnum):
-    """Name of a marker: a symlink beside the generations of a server whose target is a generation number."""
+    """Name of a marker: a symlink next to the generations of a server whose target is a generation number."""
 
     HELD = "held"
     """The pending update. Without effect once its number, or a higher one, is active.
@@ -163,7 +163,7 @@ _TOOLS: Final = re.compile(r"([0-9]+)\.tools\.json", re.ASCII)
 
 
 def catalog_path(generation: Path) -> Path:
-    """Return the path of the tool catalog beside the directory *generation*, where no file of the server clashes."""
+    """Return the path of the tool catalog next to the directory *generation*, away from the files of the server."""
     return generation.with_name(f"{generation.name}.tools.json")
 
 

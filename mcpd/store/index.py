@@ -252,7 +252,7 @@ class Layer:
         return self.index.read() if self.index is not None else Index()
 
     def _names(self) -> set[str]:
-        """Return names that may be servers. Every tool gives incomplete directories a name with a leading dot."""
+        """Return the names that may be servers; a leading dot marks an incomplete directory, which is left out."""
         try:
             with os.scandir(self.root) as entries:
                 return {
@@ -384,7 +384,7 @@ def _waiting(home: Path) -> tuple[int, str]:
 
 
 def migrate_index(view: View) -> None:
-    """Write a ``manifest.json`` for every server of an older index, then replace it by one with pointers.
+    """Write a ``manifest.json`` for every server of an older index, then replace it with one with pointers.
 
     The caller holds the lock. If interrupted, the old index still applies and the manifests agree with it.
     """

@@ -31,7 +31,7 @@ Tools: TypeAlias = list[dict[str, Any]]
 
 
 class ToolFiles:
-    """Tool catalog files, one per generation: beside it if this scope may write there, otherwise in a cache."""
+    """Tool catalog files, one per generation: next to it if this scope may write there, otherwise in a cache."""
 
     def __init__(self, cache: Path) -> None:
         """*cache* is the directory for servers whose generations this scope does not write."""
