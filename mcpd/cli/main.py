@@ -25,8 +25,8 @@ DEBUG_VARIABLE = "MCPCTL_DEBUG"
 def main(argv: Sequence[str] | None = None) -> int:
     """Run ``mcpctl`` with *argv* (default: the process's own arguments) and return its exit status.
 
-    0 done, 1 failed, 2 wrong usage, 3 not authorized, 4 not found, 130 interrupted; ``run`` returns the status of
-    the server. argparse exits by itself after ``--help`` and ``--version``, and for wrong usage.
+    0 done, 1 failed, 2 invalid usage, 3 not authorized, 4 not found, 130 interrupted; ``run`` returns the status of
+    the server. argparse exits by itself after ``--help`` and ``--version``, and for invalid usage.
     """
     fill_closed()
     try:

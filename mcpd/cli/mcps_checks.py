@@ -252,7 +252,7 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def check_permissions(server_id: str, entry: McpsEntry) -> Sequence[str]:
-    """Return the strings among the permissions of *entry* that are remarks for people and grant nothing.
+    """Return the strings among the permissions of *entry* that are plain descriptions and grant nothing.
 
     Raises :class:`~mcpd.errors.InvalidManifest` for an invalid permission, as mcpd does when it starts the server.
     """

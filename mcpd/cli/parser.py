@@ -77,7 +77,7 @@ def build_parser() -> _MainParser:
 def parse(parser: argparse.ArgumentParser, argv: Sequence[str] | None = None) -> argparse.Namespace:
     """Parse *argv* (default: the process's own arguments) with *parser*.
 
-    Without a command, print the help and exit; exit with status 2 for wrong usage.
+    Without a command, print the help and exit; exit with status 2 for invalid usage.
     """
     args, rest = parser.parse_known_args(argv)
     if args.command is None:

@@ -21,7 +21,7 @@ _SWITCHES: Final = {
 
 
 def parse_json(text: str) -> Any:
-    """Parse *text* as JSON. Raises :class:`ValueError`, also for NaN and too deep nesting."""
+    """Parse *text* as JSON. Raises :class:`ValueError`, including for NaN and too deep nesting."""
     try:
         return json.loads(text, parse_constant=_no_constant)
     except RecursionError as error:

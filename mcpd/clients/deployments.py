@@ -161,7 +161,7 @@ class Deployments:
     def apply(self, plan: Plan, about: About, *, tree: Tree | None = None) -> Deployment:
         """Carry out *plan*, and note it in *tree* for the server.
 
-        If something else than the servers was changed in the file meanwhile, it is planned again. Raises
+        If anything but the servers has changed in the file in the meantime, the plan is made again. Raises
         :class:`~mcpd.errors.Busy` if the servers were changed, or if the file keeps changing, and another
         :class:`~mcpd.errors.McpdError` if it cannot be written; then it is unchanged.
         """
@@ -197,7 +197,7 @@ class Deployments:
 
         The file is then byte for byte what it was before, with the same permissions, or is removed again. If it was
         changed since, *force* restores it anyway; *keep_edits* undoes only the changes to the servers. The content that
-        is replaced is kept beside the history.
+        is replaced is kept next to the history.
 
         Raises :class:`~mcpd.errors.NotFound` if there is none, :class:`~mcpd.errors.InvalidConfig` if the file was
         changed since or its earlier content is gone, and another :class:`~mcpd.errors.McpdError` if it cannot be

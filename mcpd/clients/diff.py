@@ -56,9 +56,9 @@ def report(
 ) -> dict[str, JsonValue]:
     """Return the answer of ``diff_config``: the status of *local*, and what to do.
 
-    A local configuration with servers that the published one does not have has diverged, unless it was *published*
-    itself: then an update removes them. Any other difference makes it outdated. *local_id* and *remote_id* are the ids
-    of the two.
+    A local configuration has diverged if it has servers that the published one lacks, unless it was *published* itself:
+    then an update removes these. Any other difference makes it outdated. *local_id* and *remote_id* are the ids of the
+    two.
     """
     diff = compare(local, remote)
     added, removed, modified = (_count(diff, key) for key in ("servers_added", "servers_removed", "servers_modified"))

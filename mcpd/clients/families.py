@@ -562,7 +562,7 @@ def _status(path: str) -> os.stat_result | None:
 
 
 def packaged(name: str) -> Path:
-    """Return the directory of mcpd's own data files *name*: in the package, or beside it in a source tree."""
+    """Return the directory of mcpd's own data files *name*: in the package, or next to it in a source tree."""
     inside = Path(str(files("mcpd.clients") / "data" / name))
     return inside if inside.is_dir() else Path(__file__).parents[2] / "data" / name
 

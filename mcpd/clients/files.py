@@ -2,7 +2,7 @@
 """The file of a client: where it is, whether it may be replaced, and its replacement if it has not changed.
 
 Clients write their files at any time and know no lock. So the new file is exchanged with the old one in one step, and
-the old one is examined before it is removed: if it was written meanwhile, it is restored.
+the old one is examined before it is removed: if it was written in the meantime, it is restored.
 """
 
 from __future__ import annotations
@@ -221,7 +221,7 @@ _NOT_MINE: Final = frozenset({errno.EPERM, errno.EACCES, errno.EINVAL})
 
 
 def is_being_written(descriptor: int) -> bool:
-    """Return True if the file is open for writing; False also if that is unknown."""
+    """Return True if the file is open for writing; False if it is not, or if that is unknown."""
     try:
         # A lease break would kill this process by SIGIO; SIGURG is ignored.
         fcntl.fcntl(descriptor, fcntl.F_SETSIG, signal.SIGURG)
@@ -291,7 +291,7 @@ def _tolerating(name: str) -> Iterator[None]:
 
 
 def temp_name(path: Path) -> str:
-    """Return a name, beside *path*, for its replacement."""
+    """Return a name, next to *path*, for its replacement."""
     return f".{path.name[:40]}.{secrets.token_hex(6)}{TEMP_MARK}"
 
 

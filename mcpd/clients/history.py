@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""History of deployments: one file per client, and the contents of files beside it.
+"""History of deployments: one file per client, and the contents of files next to it.
 
 ``<client>.json`` lists the deployments, newest first. ``backups/<sha256>`` are contents; they may include secrets of
 the user, so nobody else may read them.

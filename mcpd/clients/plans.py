@@ -300,7 +300,7 @@ class Plan:
     new: bytes | None = field(repr=False)
     """Its new content; None if there is no file and none is needed."""
     diff: str
-    """Unified diff for people, with other parts of the file masked."""
+    """Unified diff to show, with other parts of the file masked."""
     added: list[str]
     changed: list[str]
     removed: list[str]

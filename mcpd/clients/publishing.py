@@ -311,7 +311,7 @@ class Publishing:
         """Sign the draft, or the installed servers if there is none, as the latest release.
 
         Raises :class:`~mcpd.clients.errors.InvalidInput` if that would replace a release made from a draft, unless
-        *from_installed* is given, and if there is a draft beside *from_installed*.
+        *from_installed* is given, or if it is given while there is a draft.
         """
         about: dict[str, JsonValue] = {"client_id": family.id, "profile_id": profile.id}
         outcome: Outcome = "failed"
@@ -363,7 +363,7 @@ class Publishing:
         return {**newest.to_json(), "published": is_new, "dropped": dropped, "warnings": [*warned]}
 
     def _trusted(self, family: Family, profile: Profile) -> Release | None:
-        """Return the latest release; None also if it cannot be trusted any more, which the next one repairs."""
+        """Return the latest release; None if there is none, or it is no longer trusted; the next one replaces it."""
         try:
             return self.releases.latest(family.id, profile.id)
         except SignatureError as fault:
@@ -426,7 +426,7 @@ def _removed(before: Mapping[str, JsonValue], after: Mapping[str, JsonValue]) ->
 
 
 def _refuse_faults(family: Family, profile: Profile, name: str, entry: JsonValue) -> None:
-    """Keep invalid entries out of drafts, above all secrets: everybody may read the system's drafts."""
+    """Refuse an invalid entry, above all one with a secret: everybody may read the system's drafts."""
     findings = [each for each in validate({SERVERS: {name: entry}}, family) if each.severity == "error"]
     about: dict[str, JsonValue] = {"client_id": family.id, "profile_id": profile.id}
     Report(findings, (), ()).require(f"what is to be added to the draft of {family.id}/{profile.id}", about)

@@ -151,9 +151,9 @@ class Orchestration:
         return diff.report(local, newest.payload, local_id, newest.artifact_id, published=published)
 
     def release(self, client_id: str, profile_id: str = DEFAULT_PROFILE, artifact_id: str | None = None) -> Release:
-        """Return the release of :meth:`current`, or the one with *artifact_id*, always with signatures.
+        """Return the release of :meth:`current`, or the one with *artifact_id*; in either case it is signed.
 
-        An unpublished one is signed for this answer only, and not kept. Raises
+        An unpublished one is signed for this call only, and not stored. Raises
         :class:`~mcpd.clients.errors.ArtifactNotFound`, and the errors of :meth:`current` and of creating a key.
         """
         self._known(client_id, profile_id)
@@ -281,7 +281,7 @@ class Orchestration:
 
         Return :meth:`get_config` with ``published`` (false if nothing has changed), ``dropped`` (servers of a replaced
         draft) and ``warnings``. Raises :class:`~mcpd.clients.errors.InvalidInput` for a release that would be
-        discarded, and for a draft beside *from_installed*, :class:`~mcpd.clients.errors.ValidationFailed`,
+        discarded, and for a draft together with *from_installed*, :class:`~mcpd.clients.errors.ValidationFailed`,
         :class:`~mcpd.clients.errors.PolicyViolation`, :class:`~mcpd.clients.errors.SignatureError`, and the errors of
         writing.
         """

@@ -3,8 +3,8 @@
 
 A server that may have been taken over writes in a user's tree, and so does ``mcpctl``, which is not confined. So
 nothing here is opened by its path: each directory is opened from its parent, and no symlink is followed from
-:attr:`Tree.root` down. A directory that is replaced by a symlink at any moment is an error or missing, and never a way
-out.
+:attr:`Tree.root` down. A directory that is replaced by a symlink at any moment is an error or counts as missing, and
+never leads outside.
 """
 
 from __future__ import annotations

@@ -264,7 +264,7 @@ class _Server:
             self._error("VALIDATION_ERROR", f"'{where}' is not a string of one line", where)
 
     def _check_placeholders(self, value: str, kind: Expandable, where: str) -> None:
-        """Warn of variables in the syntax of another client, which the server would get literally."""
+        """Warn about variables in the syntax of another client, which the server would get literally."""
         if self.family is None:
             return
         own = self.family.variables_in(value, kind)

@@ -335,7 +335,7 @@ def _styled(value: JsonValue) -> Any:
 def _parse(text: Text) -> Node | None:  # noqa: C901 -- a case for each event
     """Return the root of the one document in *text*, None if there is none.
 
-    Raises :class:`~mcpd.errors.InvalidConfig`, also for deep nesting: reading events takes no recursion.
+    Raises :class:`~mcpd.errors.InvalidConfig`, including for deep nesting: reading events takes no recursion.
     """
     stack: list[Node] = []
     anchors: dict[str, Node] = {}

@@ -143,7 +143,7 @@ def planned(
 
 
 def show_plan(args: argparse.Namespace, machine: Machine, plan: Plan) -> None:
-    """Print the changes of *plan* for people."""
+    """Print the changes of *plan*."""
     place = clean(tilde(plan.file, machine.paths))
     if plan.diff:
         print_diff(plan.diff)

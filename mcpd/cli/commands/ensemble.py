@@ -313,7 +313,7 @@ def _checked(args: argparse.Namespace) -> Iterator[list[Finding]]:
 
 
 def _all(library: Library) -> list[str]:
-    """Return the qualified names of all ensembles, also of hidden ones."""
+    """Return the qualified names of all ensembles, including hidden ones."""
     return [each.qualified for each in library.entries()]
 
 
@@ -328,7 +328,7 @@ def _named_library(library: Library, name: str, known: _Known) -> list[Finding]:
 
 
 def _file(library: Library, name: str, file: Path, known: _Known) -> list[Finding]:
-    """Return the findings of *file*; outside the directories of ensembles its scripts are searched beside it."""
+    """Return the findings of *file*; outside the directories of ensembles, its scripts are searched for next to it."""
     try:
         text = read_input(name, MAX_SIZE).decode()
     except UnicodeDecodeError:

@@ -206,7 +206,7 @@ def _yaml(data: bytes, where: str) -> object:
 
 
 async def import_file(args: argparse.Namespace) -> int:
-    """``mcpctl import``. Continues after a server that fails; fails if one failed, or if there is nothing to import.
+    """``mcpctl import``. Continues after a server that fails, and fails in the end; also fails with nothing to import.
 
     JSON: ``{"servers": [{id, …}], "problems": [{name, message}], "left-out": [name]}``. Each server has ``installed``
     (its keys), or ``error`` and ``message``; with ``--dry-run`` its ``entry`` and the keys of its ``secrets``, and

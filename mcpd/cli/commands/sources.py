@@ -64,7 +64,7 @@ async def warn_of_registry(bus: Client, origin: str = "") -> None:
 
 
 def at_url(sources: Iterable[dict[str, Any]], url: str) -> list[dict[str, Any]]:
-    """Return the registries in *sources* (from ``ListSources``) with the URL *url*, also in another spelling."""
+    """Return the registries in *sources* (from ``ListSources``) with the URL *url*, in any spelling."""
     from mcpd.catalog.registries import key_of  # slow to import
 
     wanted = key_of(url)

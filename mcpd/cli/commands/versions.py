@@ -88,9 +88,9 @@ async def pin(args: argparse.Namespace) -> int:
 async def verify(args: argparse.Namespace) -> int:
     """``mcpctl verify``; fails with the error of mcpd if installed files have changed.
 
-    JSON: ``{"servers": [{id, state, problem}]}``, where ``state`` is ``intact``, ``changed`` (also if that cannot be
-    verified any more) or ``unknown`` (not installed by mcpd, or removed meanwhile), and ``problem`` is the message of
-    mcpd. Verifies nothing if one of the ids is unknown.
+    JSON: ``{"servers": [{id, state, problem}]}``, where ``state`` is ``intact``, ``changed`` (or no longer verifiable)
+    or ``unknown`` (not installed by mcpd, or removed in the meantime), and ``problem`` is the message of mcpd. Verifies
+    nothing if one of the ids is unknown.
     """
     named = list(dict.fromkeys(args.id))
     async with open_bus(args, changing=True) as bus:
