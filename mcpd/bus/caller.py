@@ -102,7 +102,7 @@ class Callers:
         self._known: dict[str, Caller] = {}
         self._pending: dict[str, asyncio.Task[Caller]] = {}
         self._left: set[str] = set()
-        """Pending senders that have left the bus meanwhile."""
+        """Pending senders that have left the bus in the meantime."""
         self._listeners: list[Callable[[Caller], None]] = []
 
     def on_vanish(self, listener: Callable[[Caller], None]) -> None:
@@ -117,7 +117,7 @@ class Callers:
     async def get(self, sender: str) -> Caller:
         """Return the caller *sender*, looked up at its first call.
 
-        Raises :class:`~mcpd.errors.ServiceUnavailable` if it has left the bus meanwhile.
+        Raises :class:`~mcpd.errors.ServiceUnavailable` if it has already left the bus.
         """
         caller = self._known.get(sender)
         if caller is not None:

@@ -93,7 +93,7 @@ def introspection(names: list[str], children: list[str]) -> str:
 
 
 def _directory() -> Traversable:
-    """Return the directory of the XML files: in the installed package, or beside it in a source tree."""
+    """Return the directory of the XML files: in the installed package, or next to it in a source tree."""
     packaged = files("mcpd.bus") / "interfaces"
     return packaged if packaged.is_dir() else Path(__file__).parents[2] / "dbus"
 

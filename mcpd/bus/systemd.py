@@ -48,7 +48,7 @@ async def unit_manager(connection: Connection) -> TransientUnits | None:
 
 
 async def is_restarting(connection: Connection) -> bool:
-    """Return whether the service manager is restarting this process, as upgrades do; False if it cannot say."""
+    """Return whether the service manager is restarting this process, as upgrades do; False if that is unknown."""
     try:
         async with asyncio.timeout(QUERY_TIMEOUT):
             unit = await _call(connection, MANAGER_PATH, MANAGER, "GetUnitByPID", "u", os.getpid())

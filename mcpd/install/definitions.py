@@ -41,8 +41,8 @@ class ToolChange:
 def compare(before: Tools, after: Tools) -> list[ToolChange]:
     """Return the differences between *before* and *after*, by tool name; the order of keys and tools is ignored.
 
-    A name that occurs several times is compared as often. Raises :class:`~mcpd.errors.Unhealthy` for definitions that
-    are nested too deeply.
+    If a name occurs several times, each occurrence is compared. Raises :class:`~mcpd.errors.Unhealthy` for definitions
+    that are nested too deeply.
     """
     then, now = _by_name(before), _by_name(after)
     changes: list[ToolChange] = []

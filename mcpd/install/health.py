@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """The health check: start a fresh server as clients do, and list its tools.
 
-A second process, beside the first, is asked for the modern era: a server that speaks both eras keeps to the one that it
-is first asked in. If the two cannot run at the same time, they run one after the other.
+A second process, next to the first, is asked for the modern era: a server that speaks both eras keeps to the one that
+it is first asked in. If the two cannot run at the same time, they run one after the other.
 """
 
 from __future__ import annotations

@@ -235,7 +235,7 @@ def _local_paths(key: str, value: str) -> Iterator[Path]:
 def _directories(value: str) -> Iterator[Path]:
     """Yield the local directories among the blank-separated locations in *value*.
 
-    An index ``…/simple`` links to files beside itself, so its parent is what has to be readable.
+    An index ``…/simple`` links to files next to itself, so its parent has to be readable.
     """
     for word in value.split():
         path = file_path(word) if word.startswith("file:") else Path(word)

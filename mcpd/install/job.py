@@ -164,7 +164,7 @@ class Job:
         """0 while unknown."""
         self.needs: list[Need] = []
         self.question = 0
-        """Incremented whenever :attr:`needs` changes, also if the same is asked for the next server."""
+        """Incremented whenever :attr:`needs` changes, even if the same is asked for the next server."""
         self.plan: list[PlanItem] = []
         self.error: McpdError | None = None
         self.durations: dict[str, float] = {}

@@ -68,7 +68,7 @@ class Answers:
     def take_over(self, earlier: Answers) -> None:
         """Move the values of *earlier*, given before all properties were known, into this object.
 
-        Errors as :meth:`set_config`, also for properties that do not exist.
+        Errors as :meth:`set_config`, including for properties that do not exist.
         """
         values, secrets = dict(earlier._values), dict(earlier._secrets)
         earlier.forget()

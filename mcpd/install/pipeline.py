@@ -51,7 +51,7 @@ _INTERPRETER: Final = re.compile(r"/usr/bin/python3(\.[0-9]+)?")
 def seal(root: Path) -> None:
     """Make everything in *root* readable by all users, and writable by its owner only.
 
-    Raises :class:`~mcpd.errors.InvalidManifest` for a link that leads out of *root* (a virtual environment may link to
+    Raises :class:`~mcpd.errors.InvalidManifest` for a link that leads outside *root* (a virtual environment may link to
     the system's interpreter), for special files, and for a tree over the limits.
     """
     total = 0

@@ -40,7 +40,7 @@ class Pinned:
 def pin(path: Path) -> Pinned:
     """Open the directory *path*, which is absolute and resolved, without following links.
 
-    Raises OSError; ENOTDIR also if a part of *path* became a link.
+    Raises OSError; ENOTDIR can also mean that a component of *path* became a link.
     """
     way: list[Identity] = []
     current = os.open("/", os.O_PATH | _FLAGS)
@@ -112,8 +112,8 @@ class TreeItem:
 def walk(root: int, origin: str, excluded: Collection[str] = ()) -> Generator[TreeItem]:
     """Yield everything below the directory *root*, a descriptor, except the names *excluded*; directories come first.
 
-    Every directory is opened relative to its parent without following links, so that a tree that changes meanwhile
-    cannot lead elsewhere. The generator has to be closed.
+    Every directory is opened relative to its parent without following links, so that a tree that changes during the
+    walk cannot lead elsewhere. The generator has to be closed.
 
     Raises OSError, and :class:`~mcpd.errors.InvalidManifest` that names *origin* for a tree over the limits.
     """
@@ -188,7 +188,7 @@ def copy_tree(
 
     Raises :class:`~mcpd.errors.InvalidManifest` for a link that leads outside, for sockets, pipes and devices and for a
     source over the limits, :class:`~mcpd.errors.NoSpace` for a full disk, and other
-    :class:`~mcpd.errors.McpdError` for files that cannot be read or change meanwhile.
+    :class:`~mcpd.errors.McpdError` for files that cannot be read or that change during the copy.
     """
     try:
         with closing(walk(source.fd, str(source.path), excluded)) as found:

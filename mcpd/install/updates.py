@@ -143,7 +143,7 @@ def is_made_from(manifest: Manifest, entry: Entry, registry: str) -> bool:
 
 
 def content_digest(entry: Entry) -> str:
-    """Return a digest of what *entry* installs and runs; texts for people do not change it.
+    """Return a digest of what *entry* installs and runs; descriptive texts do not change it.
 
     It is recorded as ``origin.content`` of the manifest, for the entry as it is in the registry.
     """
@@ -403,7 +403,7 @@ class Updates:
         return found
 
     def _is_wanted(self, server: InstalledServer, offer: CatalogEntry, *, again: bool) -> bool:
-        """Return whether an update installs *offer*; *again*: also if it is not newer."""
+        """Return whether an update installs *offer*; with *again*, even if it is not newer."""
         manifest = server.manifest
         if manifest is None:
             return again  # the origin of a broken server is unknown

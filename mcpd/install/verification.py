@@ -191,7 +191,7 @@ async def verify_servers(store: Store, server_ids: Collection[str], progress: Ca
 
     Raises :class:`~mcpd.errors.IntegrityMismatch` that lists every server with differences, or that could not be
     verified. Otherwise it raises :class:`~mcpd.errors.NotSupported` if one of *server_ids* was not installed by mcpd,
-    and :class:`~mcpd.errors.NotFound` if one was removed meanwhile.
+    and :class:`~mcpd.errors.NotFound` if one has been removed.
     """
     changed: list[str] = []
     unverifiable: list[str] = []
@@ -267,7 +267,7 @@ def _is_foreign(generation: Path, manifest: Manifest | None) -> bool:
 
 
 def _faults(store: Store, server_id: str) -> list[str]:
-    """Return the differences. Raises :class:`~mcpd.errors.McpdError` if they cannot be determined."""
+    """Return how the files differ from the record. Raises :class:`~mcpd.errors.McpdError` if that is unknown."""
     while True:
         server = store.get(server_id)
         if _is_foreign(server.generation, server.manifest):

@@ -59,7 +59,7 @@ class Program:
 
     argv: tuple[str, ...]
     reads_data: bool = False
-    """True if it reads data files of the package, which are beside it in a source tree."""
+    """True if it reads data files of the package, which are next to it in a source tree."""
 
     def mounts(self) -> list[Mount]:
         """Return the mounts that it needs besides its interpreter."""

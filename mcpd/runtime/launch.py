@@ -294,8 +294,8 @@ class Leash:
     async def adopt(cls, sock: socket.socket, pid: int, unit: str) -> Leash:
         """Take over the leash *sock* of a tree that an earlier process of this instance started.
 
-        Data received meanwhile is read now. Raises :class:`OSError` if the leash cannot be used; the caller then closes
-        *sock*.
+        Data received in the meantime is read now. Raises :class:`OSError` if the leash cannot be used; the caller then
+        closes *sock*.
         """
         answers = _Replies(asyncio.get_running_loop())
         answers.started.set_result({"pid": pid, "unit": unit})

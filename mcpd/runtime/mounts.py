@@ -95,7 +95,7 @@ def program(
 
     Follows symlinks, ``#!`` lines and ``pyvenv.cfg``; the latter two not out of *shown*, since a package could
     otherwise choose which files it gets, and none of them out of *writable*, where the server can change them. An
-    interpreter outside is mounted with its prefix (``/opt/x`` for ``/opt/x/bin/python`` beside ``/opt/x/lib``), unless
+    interpreter outside is mounted with its prefix (``/opt/x`` for ``/opt/x/bin/python`` next to ``/opt/x/lib``), unless
     that is or contains one of *homes*: then only its file.
     """
     seen: dict[Path, Mount] = {}
@@ -135,7 +135,7 @@ def _below(path: Path, roots: Iterable[Path]) -> bool:
 
 
 def _leads_out(path: Path, changeable: Collection[Path]) -> bool:
-    """Return whether *path* leads out of the directories *changeable* by a symlink in one of them."""
+    """Return whether *path* leads outside the directories *changeable* through a symlink in one of them."""
     real = Path(os.path.realpath(path))
     return not _below(real, changeable) and any(_below(link, changeable) for link in symlinks([path]))
 

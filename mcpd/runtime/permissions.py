@@ -3,8 +3,8 @@
 
 With ``?KEY`` a permission is granted only while the boolean configuration value KEY is true.
 
-Registries also put descriptions for people under ``permissions`` ("Reads your calendar", "filesystem"). A string is
-a permission if it is in the table or begins like one that takes an argument; it must then be completely valid, or the
+Registries also list plain descriptions under ``permissions`` ("Reads your calendar", "filesystem"). A string is a
+permission if it is in the table, or begins like one that takes an argument. It must then be valid as a whole, or the
 server is not started. Any other string grants nothing and is listed in :attr:`Permissions.ignored`.
 """
 
@@ -31,7 +31,7 @@ class Permission(NamedTuple):
     form: str
     """The words and the name of the argument, if any, which is a key of :data:`_ARGUMENTS`."""
     meaning: str
-    """What a server with it may do, for people; ``{}`` stands for the argument."""
+    """What a server with it may do, as text; ``{}`` stands for the argument."""
 
     @property
     def argument(self) -> str:
@@ -189,7 +189,7 @@ class Permissions:
     installed: bool = False
     """True if it may read the installed servers and their configuration."""
     ignored: tuple[str, ...] = ()
-    """Descriptions for people, which grant nothing."""
+    """Plain descriptions, which grant nothing."""
 
 
 def parse(
@@ -237,7 +237,7 @@ def parse(
 
 
 def explain(string: str) -> tuple[str, str]:
-    """Return what *string* grants and what keeps it from being granted, for people; both are empty for a remark."""
+    """Return what *string* grants and what keeps it from being granted, as text; both are empty for a description."""
     if not _SHAPED.match(string):
         return "", ""
     row, argument, key = _row(string)

@@ -91,7 +91,7 @@ class Backoff:
 def check_limits(
     server_id: str, owner: Owner, running: Sequence[Owner], settings: RuntimeSettings, scope: Scope
 ) -> None:
-    """Check that *owner* may start *server_id* beside *running*, the owners of all sessions.
+    """Check that *owner* may start *server_id* in addition to *running*, the owners of all sessions.
 
     In the system scope each user has a limit, and an eighth of the sessions is reserved for root and for mcpd itself.
     Raises :class:`~mcpd.errors.LimitExceeded` that names the setting.
@@ -153,7 +153,7 @@ class Trials:
         """Wait until *server_id* is not on trial, so that *client* may start it.
 
         Raises :class:`~mcpd.errors.Busy` after :data:`TRIAL_TIMEOUT`, and :class:`~mcpd.errors.SpawnFailed` if the
-        client leaves meanwhile.
+        client leaves before that.
         """
         waiting = _Waiting(client)
         self._waiting.append(waiting)
@@ -191,7 +191,7 @@ class ServerSource(Protocol):
         """Return the server; raise :class:`~mcpd.errors.NotFound`."""
 
     def launch_manifest(self, server_id: str) -> LaunchManifest:
-        """Return its configuration with secrets; raise :class:`~mcpd.errors.ConfigMissing`."""
+        """Return the configuration of the server with its secrets; raise :class:`~mcpd.errors.ConfigMissing`."""
 
 
 @dataclass(frozen=True, slots=True)

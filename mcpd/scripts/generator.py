@@ -83,7 +83,7 @@ def build(
     :class:`~mcpd.errors.McpdError`. Raises :class:`~mcpd.errors.InvalidManifest` with one line per fault that names
     file, line, entry and field; then nothing is written. Raises :class:`~mcpd.errors.McpdError` if *source* cannot be
     read or *directory* cannot be written. Files outside the directory of *source* are refused, even if others change
-    that directory meanwhile.
+    that directory in the meantime.
     """
     with ExitStack() as stack:
         try:
@@ -245,7 +245,7 @@ def _defines(data: bytes, name: str) -> bool:
 class _Directory:
     """The directory of a source file, opened before anything in it is read.
 
-    Even if it is replaced meanwhile, only files in it are read: neither ``..`` nor a symlink leads out of it.
+    Even if it is replaced in the meantime, only files in it are read: neither ``..`` nor a symlink leads outside.
     """
 
     def __init__(self, path: Path) -> None:
@@ -323,7 +323,7 @@ def _open(root: int, relative: str) -> int:
 
 
 def _steps(path: str) -> list[str]:
-    """Return the names in the relative *path*, the last one first."""
+    """Return the components of the relative *path*, the last one first."""
     if path.startswith("/"):
         raise OSError(errno.EXDEV, os.strerror(errno.EXDEV))
     return [name for name in reversed(path.split("/")) if name not in {"", "."}]

@@ -346,7 +346,10 @@ class _Files:
 
 
 def _combined(server_id: str, layers: list[list[_FileEntry]], defining: int | None = None) -> Definition:
-    """Return the combined effect of *layers*, the system's first; the layer *defining* defines a script server."""
+    """Return the combined effect of *layers*, the system's first.
+
+    *defining* is the number of the layer that defines a script server; None for an installed server.
+    """
     entries: list[McpsEntry] = []
     disabled = ""
     definition, written = None, {}

@@ -117,8 +117,8 @@ class McpbRecipe:
 def merged(entry: Entry, bundle: Entry, origin: str) -> Entry:
     """Return the registry's *entry* with the transports, properties and environment of its *bundle*.
 
-    Texts for people are the registry's, where it has them. So are the permissions, plus those of the bundle that depend
-    on the configuration. Raises :class:`~mcpd.errors.InvalidManifest` that names *origin*.
+    Descriptive texts are the registry's, where it has them. So are the permissions, plus those of the bundle that
+    depend on the configuration. Raises :class:`~mcpd.errors.InvalidManifest` that names *origin*.
     """
     said, own = entry.to_json(), bundle.to_json()
     document: dict[str, Any] = {**own, **{key: value for key, value in said.items() if value not in (None, "", [], {})}}

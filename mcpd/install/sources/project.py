@@ -41,7 +41,7 @@ _ZIP_END: Final = 22 + 65_535
 def project_directory(top: Path, path: str, entry_id: str, where: str) -> Path:
     """Return the directory *path* below the resolved directory *top*, the content of *where* (for messages).
 
-    Raises :class:`~mcpd.errors.InvalidManifest` if it does not exist, or if a link in its path leads out of *top*.
+    Raises :class:`~mcpd.errors.InvalidManifest` if it does not exist, or if a link in its path leads outside *top*.
     """
     root = (top / path).resolve()
     if not root.is_relative_to(top):

@@ -99,7 +99,7 @@ class Confined(Tree):
         return fd
 
     def _pin(self, path: str) -> int:
-        """Open *path*, so that the checked file is mounted even if its path is replaced by a symlink meanwhile."""
+        """Open *path*, so that the checked file is mounted even if its path is then replaced by a symlink."""
         try:
             fd = self._inherit(os.open(path, os.O_PATH | os.O_CLOEXEC))
         except OSError as error:

@@ -27,7 +27,7 @@ def prctl(option: int, value: int) -> None:
 
 
 def join_session_keyring() -> None:
-    """Replace the user's session keyring by a new one, which the sandbox inherits; keyrings have no namespaces."""
+    """Replace the user's session keyring with a new one, which the sandbox inherits; keyrings have no namespaces."""
     number = _KEYCTL.get(os.uname().machine)
     if number is not None:
         _ctypes.call_cdeclfunction(_ctypes.dlsym(_LIBC, "syscall"), (number, _JOIN_SESSION_KEYRING, None))

@@ -66,7 +66,7 @@ class Tree(ABC):
         """Ask the program to end."""
 
     def kill(self) -> None:
-        """Kill all processes; they are stopped first, so that none can fork meanwhile."""
+        """Kill all processes; they are stopped first, so that none can fork in the meantime."""
         found: list[int] = []
         for sent in (SIGSTOP, SIGSTOP, SIGKILL):
             found = descendants_of(os.getpid())
