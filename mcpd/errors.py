@@ -42,7 +42,7 @@ class McpdError(Exception):
     http_status: ClassVar[int] = 500
     exit_code: ClassVar[int] = EXIT_FAILED
     data: dict[str, object] | None = None
-    """The ``data`` of a JSON-RPC error, beside the message."""
+    """The ``data`` of a JSON-RPC error, in addition to the message."""
 
     @property
     def word(self) -> str:

@@ -181,7 +181,7 @@ class McpClient:
             raise
 
     async def request(self, method: str, params: Mapping[str, object]) -> dict[str, Any]:
-        """Send a request and wait for its result. Other messages are answered or ignored meanwhile.
+        """Send a request and wait for its result. Other messages that arrive before it are answered or ignored.
 
         Raises :class:`Refused` for an error response, and :class:`ConnectionFault` if the server ends or does not write
         JSON-RPC.

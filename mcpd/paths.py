@@ -70,7 +70,7 @@ class Layout:
 
     @property
     def sources_dir(self) -> Path:
-        """``sources.list.d``, beside ``sources.list``."""
+        """``sources.list.d``, next to ``sources.list``."""
         return self.sources_list.with_name(self.sources_list.name + ".d")
 
     @property
@@ -105,7 +105,7 @@ class Layout:
 
     @property
     def generations(self) -> Path:
-        """Parent of ``<id>/<n>/``, beside the directory that ``installed`` points to."""
+        """Parent of ``<id>/<n>/``, next to the directory that ``installed`` points to."""
         # Path.resolve() raises for symlink loops.
         return Path(os.path.realpath(self.installed)).parent / "generations"
 

@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 async def in_thread(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Run *function* in a thread and await its end, even if this task is cancelled meanwhile.
+    """Run *function* in a thread and wait until it has ended, even if this task is cancelled.
 
     If a cancelled task did not wait, the thread could still write into a directory that is being removed, or read from
     a descriptor that is closed and reused.
@@ -31,7 +31,7 @@ async def in_thread(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs)
 
 
 async def ended(work: asyncio.Future[T]) -> None:
-    """Wait until *work* is done; if the caller is cancelled meanwhile, raise that afterwards."""
+    """Wait until *work* is done; if the caller is cancelled in the meantime, raise that afterwards."""
     while not work.done():
         with suppress(asyncio.CancelledError):
             await asyncio.wait([work])
