@@ -174,6 +174,15 @@ async def test_codes_of_faults(room: Room, mode: str) -> None:
     assert artifact.data["error"] == "NotFound"
 
 
+async def test_null_is_as_good_as_left_out(room: Room) -> None:
+    async with room.started() as client:
+        schemas = {tool.name: tool.input_schema["properties"] for tool in (await client.list_tools()).tools}
+        wanted = {"ensemble_name": "pair", "input": "x", "artifact_id": (await invoked(client, "pair"))["artifact_id"]}
+        for name in ("invoke", "validate_ensemble", "analyze_execution"):
+            result = await client.call_tool(name, {argument: wanted.get(argument) for argument in schemas[name]})
+            assert not result.is_error, (name, result)
+
+
 async def test_validate_ensemble_says_what_is_wrong_and_where(room: Room) -> None:
     file = room.put(CYCLE)
     room.put("name: [\n", "torn")

@@ -250,6 +250,16 @@ async def test_wrong_types_are_invalid_input_for_every_tool(machine: Machine) ->
                         assert found["error"] == "invalid_input", (tool.name, name, value)
 
 
+async def test_null_is_as_good_as_left_out_for_every_tool(machine: Machine) -> None:
+    wanted: dict[str, Any] = {"client_id": "cursor", "server_id": "notes", "local_payload": PAYLOAD}
+    async with machine.served() as client:
+        for tool in (await client.list_tools()).tools:
+            names = tool.input_schema["properties"].keys()
+            given = {name: wanted.get(name) for name in names}
+            result = await client.call_tool(tool.name, given)
+            assert not result.is_error or refusal(result)["error"] != "invalid_input", (tool.name, result)
+
+
 async def test_an_argument_that_a_tool_has_not_is_named(client: Client) -> None:
     found = refusal(await client.call_tool("publish_config", {"client_id": "cursor", "message": "hi"}))
     assert found["details"] == {"field": "message"}
