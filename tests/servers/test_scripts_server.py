@@ -14,6 +14,8 @@ from mcp import MCPError
 from mcp.types import BlobResourceContents, ResourceLink, TextContent, TextResourceContents
 
 from mcpd.scripts import contents
+from tests.servers import scripts_harness
+from tests.servers.constants import impatient
 from tests.servers.scripts_harness import ERAS, SCRIPT, command, manifest, served, text
 
 if TYPE_CHECKING:
@@ -154,6 +156,33 @@ async def test_progress_comes_before_the_result(tmp_path: Path, log: Path, mode:
     # Several may be one, but the last one comes.
     assert seen[-1] == (3, 3, "step 3")
     assert seen == sorted(seen)
+
+
+@pytest.mark.parametrize("mode", ERAS)
+async def test_a_silent_call_is_said_to_be_running(
+    tmp_path: Path, log: Path, monkeypatch: pytest.MonkeyPatch, mode: str
+) -> None:
+    monkeypatch.setattr(scripts_harness, "PROGRAM", impatient("mcpd.servers.scripts"))
+    source = "import time\ndef wait() -> str:\n    time.sleep(0.5)\n    return 'waited'\n"
+    heard: list[str] = []
+
+    async def on_progress(progress: float, total: float | None, message: str | None) -> None:
+        heard.append(message or "")
+
+    async with served("--manifest", manifest(tmp_path, source), mode=mode, log=log) as client:
+        assert text(await client.call_tool("wait", {}, progress_callback=on_progress)) == "waited"
+    assert heard
+    assert all(message.startswith("still running after ") for message in heard)
+
+
+@pytest.mark.parametrize("mode", ERAS)
+async def test_null_is_taken_where_the_schema_offers_it(tmp_path: Path, log: Path, mode: str) -> None:
+    source = "def show(x: int = None, y: int = 2) -> str:\n    return repr((x, y))\n"
+    async with served("--manifest", manifest(tmp_path, source), mode=mode, log=log) as client:
+        (tool,) = (await client.list_tools()).tools
+        assert {"type": "null"} in tool.input_schema["properties"]["x"]["anyOf"]
+        assert text(await client.call_tool("show", {"x": None})) == "(None, 2)"
+        assert (await client.call_tool("show", {"y": None})).is_error
 
 
 async def test_T13_4_calls_run_side_by_side(tmp_path: Path, log: Path) -> None:

@@ -12,6 +12,8 @@ import pytest
 from jsonschema import Draft202012Validator
 from mcp.types import ImageContent
 
+from mcpd.servers import notices
+from mcpd.servers.workstation import workstation
 from tests.mcp_results import first_text
 from tests.servers.constants import impatient, with_constant
 from tests.servers.failures import refused
@@ -213,6 +215,12 @@ async def test_progress_of_a_build(desk: Desk) -> None:
     assert not result.is_error
     assert [progress for progress, _ in told] == sorted({progress for progress, _ in told})
     assert any("line" in (message or "") for _, message in told)
+
+
+def test_what_is_promised_in_seconds_comes_in_time() -> None:
+    # Clients that get progress at least every ten seconds stay; a refused call is in the audit log within one.
+    assert notices.SILENCE <= 10
+    assert workstation.SUMMARY <= 1
 
 
 async def test_a_silent_build_is_said_to_be_running(desk: Desk) -> None:
