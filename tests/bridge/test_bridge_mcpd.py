@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.bridge.bridge_harness import PATIENCE, Bridge, call, eventually, initialize, is_alive, text_of
+from mcpd.paths import Scope, from_environment
+from mcpd.store import Store
+from tests.bridge.bridge_harness import PATIENCE, Bridge, call, descendants, eventually, initialize, is_alive, text_of
 from tests.bridge.bridge_machine import Machine
 
 if TYPE_CHECKING:
@@ -79,6 +81,23 @@ def test_a_server_that_cannot_be_reached_in_any_known_way_says_so(machine: Machi
     machine.install("remote", {"transports": [{"type": "carrier-pigeon"}]})
     reply = machine.client("remote").post(initialize("i"))
     assert (reply.status_code, reply.json()["error"]["code"]) == (422, -32603)
+
+
+def test_the_page_of_a_server_shows_what_it_listed_when_it_was_installed(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine.install("listed", {})
+    page = "/mcp/meta/listed"
+    http, before = machine.client("listed").http, descendants(machine.daemon.pid)
+    assert "compute_pi" not in http.get(page, headers={"Accept": "text/html"}).text
+    for name in ("HOME", "MCP_ROOT"):
+        monkeypatch.setenv(name, machine.environ[name])
+    tools = [{"name": "compute_pi", "description": "Digits of pi", "inputSchema": {"type": "object"}}]
+    Store(from_environment(), Scope.USER).set_tools("listed", tools)
+    shown = http.get(page, headers={"Accept": "text/html"}).text
+    assert "<code>compute_pi</code>" in shown
+    assert "when it was installed" in shown
+    assert descendants(machine.daemon.pid) == before
 
 
 def test_the_manifest_says_how_long_a_call_may_take(machine: Machine) -> None:
