@@ -20,6 +20,7 @@ with open("manifest.json") as file:
     manifest = json.load(file)
 assert manifest["config"] == {{"unit": "celsius"}}, manifest
 {ECHO}"""
+PING = {"jsonrpc": "2.0", "id": 7, "method": "ping"}
 TRANSPORT = {"type": "stdio", "command": "python3", "args": ["server.py"]}
 
 
@@ -62,6 +63,8 @@ def test_a_server_finds_its_manifest_before_anything_is_written(rig: Rig, server
     before = (rig.installed / "index.json").read_bytes()
     done = rig.mcpctl("call", server_id, "echo", "text=hello")
     assert (done.returncode, done.stdout.strip()) == (0, "hello"), done.stderr
+    ran = rig.mcpctl("run", server_id, stdin=json.dumps(PING) + "\n")
+    assert (ran.returncode, [json.loads(line)["id"] for line in ran.stdout.splitlines()]) == (0, [7]), ran.stderr
     assert (rig.installed / "index.json").read_bytes() == before
     assert not (rig.home / "elsewhere/manifest.json").exists(), "what is not mcpd's stays as it is"
     assert not (rig.installed / "listed/manifest.json").exists()
