@@ -266,13 +266,14 @@ async def test_settings_that_an_entry_names_are_asked_for_before_anything_is_fet
 ) -> None:
     source = saved(tmp_path / "files", tarball(PROJECT))
     shutil.rmtree(tmp_path / "files")
-    asked = [{"key": "region", "required": True, "type": "string"}]
+    asked = [{"key": "region", "required": True, "type": "string"}, {"key": "KEY", "required": True, "sensitive": True}]
     job = world.begin(local(tmp_path, source=source, configurableProperties=asked))
     await reach(job, world, JobState.NEEDS_CONFIG)
-    assert [need.key for need in job.needs] == ["region"]
+    assert [need.key for need in job.needs] == ["region", "KEY"]
     assert {"source", "command", "setting"} <= {item.kind for item in job.plan}
     assert "package" not in {item.kind for item in job.plan}
     job.set_config({"region": "eu"})
+    job.set_secret("KEY", "s3cret")
     await job.wait()
     assert isinstance(job.error, SourceUnavailable)
     assert world.states(job).count(JobState.NEEDS_CONFIG) == 1
