@@ -2,6 +2,8 @@
 from __future__ import annotations
 
 import os
+import shutil
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -114,6 +116,18 @@ def test_an_empty_directory_of_the_system_hides_nothing(tmp_path: Path, monkeypa
     assert from_environment().vendor == Path(__file__).parents[2] / "data/share/servers"
     (tmp_path / "com.example.one").mkdir()
     assert from_environment().vendor == Path("/usr/share/mcp/servers")
+
+
+def test_a_wheel_has_the_servers_and_scripts_of_a_checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    checkout = Path(__file__).parents[2]
+    targets = tomllib.loads((checkout / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]
+    shutil.copytree(checkout / "data/share", tmp_path / targets["wheel"]["force-include"]["data/share"])
+    monkeypatch.setattr("mcpd.paths.__file__", str(tmp_path / "mcpd/paths.py"))
+    monkeypatch.setattr("mcpd.paths._has_entries", lambda path: path.is_relative_to(tmp_path) and path.exists())
+    found = from_environment()
+    assert {"date", "echo", "jq", "markdown"} <= {path.stem for path in found.vendor_scripts.iterdir()}
+    assert found.vendor_mcps.exists()
+    assert (found.vendor / "workstation/manifest.json").exists()
 
 
 def test_what_cannot_be_looked_at_is_as_good_as_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
