@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 from jsonschema import Draft202012Validator
 
-from tests.servers.ensembles_harness import ERAS, PAIR, UPPER, Room, happens, invoked
+from tests.servers.ensembles_harness import CONFIG, ERAS, PAIR, UPPER, Room, happens, invoked
 from tests.servers.failures import refused
 
 if TYPE_CHECKING:
@@ -202,6 +202,21 @@ async def test_validate_ensemble_says_what_is_wrong_and_where(room: Room) -> Non
     assert "egg" in cycle["message"]
     assert [each["line"] for each in found["lost"]["findings"]] == [3, 4]
     assert [each["agent"] for each in found["lost"]["findings"]] == ["a", "b"]
+
+
+async def test_validate_ensemble_warns_of_models_that_would_not_be_asked(room: Room) -> None:
+    paid = (
+        "  paid: {provider: openai, model: m}\n  far: {provider: openai, model: m, base_url: https://far.example/v1}\n"
+    )
+    (room.base / "config.yaml").write_text(CONFIG + paid)
+    room.put("name: asks\nagents:\n  - {name: a, model_profile: paid}\n  - {name: b, model_profile: far}\n")
+    async with room.started() as client:
+        found = (await client.call_tool("validate_ensemble", {"ensemble_name": "asks"})).structured_content or {}
+    assert found["valid"]
+    assert [(each["agent"], each["severity"]) for each in found["findings"]] == [("a", "warning"), ("b", "warning")]
+    key, address = (each["message"] for each in found["findings"])
+    assert "there is no key for https://api.openai.com/v1" in key
+    assert "https://far.example/v1, which you have not allowed" in address
 
 
 async def test_analyze_execution_names_what_failed(room: Room) -> None:
