@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import select
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -249,9 +250,10 @@ async def test_a_session_begun_during_the_change_ends_with_it(
 
     def begin_first(*args: object, **options: Any) -> object:
         spawning = world.sessions.spawn("org.test.hello", {0: read, 1: answer}, owner=Owner(os.getuid(), "test"))
-        begun.append(asyncio.run_coroutine_threadsafe(spawning, loop).result())
+        begun.append(asyncio.run_coroutine_threadsafe(spawning, loop).result(60))
         os.write(write, b'{"jsonrpc": "2.0", "id": 1, "method": "initialize"}\n')
-        assert os.read(answers, 1)  # The program is read by now: it does not end because its file is gone.
+        # It answers, so the program is read by now: it does not end because its file is gone.
+        assert select.select([answers], [], [], 60)[0]
         return original(*args, **options)
 
     monkeypatch.setattr(world.store, change, begin_first)

@@ -159,6 +159,11 @@ def test_files_are_those_of_the_packages(machine: Machine) -> None:
     assert machine.run("dpkg", "--audit").stdout == ""
 
 
+def test_mcpd_recommends_the_bundled_servers_and_npm(machine: Machine) -> None:
+    recommended = machine.run("dpkg-query", "--show", "--showformat=${Recommends}", "mcpd").stdout.split(", ")
+    assert {"mcpd-servers", "nodejs", "npm"} <= set(recommended)
+
+
 def test_programs_ignore_the_callers_python_environment(machine: Machine) -> None:
     for program in ("/usr/libexec/mcpd", "/usr/bin/mcpctl", "/usr/bin/mcpd-bridge"):
         assert machine.run("head", "-n1", program).stdout == "#!/usr/bin/python3 -I\n"

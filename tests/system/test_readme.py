@@ -3,8 +3,14 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
+import io
+import json
 import os
 import re
+import subprocess
+import tarfile
 from typing import TYPE_CHECKING, Final
 
 import pytest
@@ -13,6 +19,7 @@ from tests.system.image import PROJECT
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from tests.system.machine import Machine
 
@@ -20,20 +27,22 @@ pytestmark = pytest.mark.skipif(os.environ.get("MCPD_SYSTEM_FROM") == "tree", re
 
 README: Final = (PROJECT / "README.md").read_text()
 HOME: Final = "/home/alice"
-NO_NETWORK: Final = "takes a package from npm, and the machine has no network"
 CHECKOUT: Final = "works on a checkout, not on what is installed"
 LEFT_OUT: Final = {
-    "mcpctl install npm:some-server --permission network --secret API_KEY": NO_NETWORK,
-    "mcpctl install playwright-mcp --dry-run": NO_NETWORK,
+    "mcpctl install playwright-mcp --dry-run": "its packages are fixed by hash, and the machine has no network",
     "make deb": CHECKOUT,
     "apt install ./build/deb/mcpd*.deb": "test_package.py runs it, where the packages are not installed",
 }  # fmt: skip
 """Commands that are not run, and why."""
 ANSWERS: Final = {
-    "mcpctl client deploy cursor": "Write this to ~/.cursor/mcp.json? [y/N] ",
-    "mcpctl --system install pypi:mcp-server-time --run-as system --reinstall": "Do you agree? [y/N] ",
+    "mcpctl client deploy cursor": [("Write this to ~/.cursor/mcp.json? [y/N] ", "y")],
+    "mcpctl --system install pypi:mcp-server-time --run-as system --reinstall": [("Do you agree? [y/N] ", "y")],
+    "mcpctl install npm:some-server --permission network --secret API_KEY": [
+        ("API_KEY: ", "sk-1234"),
+        ("Do you agree? [y/N] ", "y"),
+    ],
 }
-"""Commands that ask something, which is agreed to."""
+"""Commands that ask something, with the questions and answers."""
 PRINTED: Final = {
     "mcpctl call hello greet name=World": "Hello World!",
     "mcpctl call workstation ci_test path=.": "all is well",
@@ -51,13 +60,31 @@ sed -i 's/"echo"/"get_current_time"/; s/"text"/"timezone"/' mcp_echo.py
 python3 -m pip wheel -q --no-index --no-deps -w /srv/wheels .
 """
 """A stand-in for the package that the README installs from PyPI."""
+PACKAGE: Final = """#!/usr/bin/env node
+require("readline").createInterface({input: process.stdin}).on("line", line => {
+  const {id, method, params} = JSON.parse(line);
+  const serverInfo = {name: "some-server", version: "1.0.0"};
+  const answers = {
+    initialize: {protocolVersion: params?.protocolVersion, capabilities: {tools: {}}, serverInfo},
+    "tools/list": {tools: [{name: "key", inputSchema: {type: "object"}}]},
+    "tools/call": {content: [{type: "text", text: `the key is ${process.env.API_KEY}`}]},
+  };
+  if (id !== undefined) {
+    const failed = {error: {code: -32601, message: "Method not found"}};
+    console.log(JSON.stringify({jsonrpc: "2.0", id, ...(method in answers ? {result: answers[method]} : failed)}));
+  }
+});
+"""
+"""A stand-in for the package that the README installs from npm."""
+REGISTRY: Final = "http://127.0.0.1:4873"
 CLEAN_UP: Final = f"""
 systemctl --user disable --now mcpd-bridge-tcp.socket
 mcpctl script remove hello
+mcpctl remove some-server
 mcpctl client undo cursor
 mcpctl config unset workstation roots
 mcpctl config unset llm-orc projects
-rm -r {HOME}/.cursor {HOME}/src {HOME}/hello.py
+rm -r {HOME}/.cursor {HOME}/src {HOME}/hello.py {HOME}/.npmrc
 """
 
 
@@ -80,6 +107,23 @@ def file(name: str) -> str:
     return found[1]
 
 
+def fill_registry(directory: Path) -> None:
+    """Write what a registry of npm answers about :data:`PACKAGE` to *directory*."""
+    about = {"name": "some-server", "version": "1.0.0", "bin": "index.js"}
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w:gz") as archive:
+        for name, text in {"package.json": json.dumps(about), "index.js": PACKAGE}.items():
+            member = tarfile.TarInfo(f"package/{name}")
+            member.size = len(text)
+            archive.addfile(member, io.BytesIO(text.encode()))
+    integrity = "sha512-" + base64.b64encode(hashlib.sha512(packed.getvalue()).digest()).decode()
+    version = about | {"dist": {"tarball": f"{REGISTRY}/some-server.tgz", "integrity": integrity}}
+    directory.mkdir()
+    (directory / "some-server.tgz").write_bytes(packed.getvalue())
+    listed = {"name": "some-server", "dist-tags": {"latest": "1.0.0"}, "versions": {"1.0.0": version}}
+    (directory / "some-server").write_text(json.dumps(listed))
+
+
 @pytest.fixture
 def prepared(machine: Machine) -> Iterator[Machine]:
     """A machine on which alice has a project and the file that the README prints."""
@@ -88,13 +132,21 @@ def prepared(machine: Machine) -> Iterator[Machine]:
     machine.run("chown", "-R", "alice:", f"{HOME}/src")
     machine.run("mkdir", "-p", f"{HOME}/src/project/.llm-orc", f"{HOME}/.cursor", user="alice")
     machine.run("/bin/sh", "-ec", TIME)
+    fill_registry(machine.root / "srv/npm")
+    machine.write(f"{HOME}/.npmrc", f"registry={REGISTRY}/\n", owner="alice")
+    serve = ("/usr/bin/python3", "-u", "-m", "http.server", "--bind", "127.0.0.1", "--directory", "/srv/npm", "4873")
+    registry = machine.popen(*serve, user="bob", stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    assert registry.stdout
+    assert registry.stdout.readline().startswith(b"Serving")
     # Clients may have started the bridge before the port is enabled.
     connect = 'curl -s --unix-socket "$XDG_RUNTIME_DIR/mcp/bridge.sock" http://bridge/'
     machine.run("/bin/sh", "-c", connect, user="alice")
     assert machine.property("mcpd-bridge.service", "ActiveState", "--user", user="alice") == "active"
     yield machine
     machine.run("/bin/sh", "-c", CLEAN_UP, user="alice")
-    machine.run("/bin/sh", "-c", "rm -r /srv/time /srv/wheels/mcp_server_time-*")
+    machine.run("/bin/sh", "-c", "rm -r /srv/time /srv/npm /srv/wheels/mcp_server_time-*")
+    registry.kill()
+    registry.wait()
 
 
 def test_what_is_left_out_is_in_the_readme() -> None:
@@ -114,10 +166,11 @@ def test_the_commands_of_the_readme_work_as_printed(prepared: Machine) -> None:
                 aliases += command[2:] + "\n"
                 continue
             script = f"cd {HOME}; shopt -s expand_aliases\n{aliases}{command[2:]}\n"
-            if question := ANSWERS.get(words(command)):
+            if questions := ANSWERS.get(words(command)):
                 with prepared.terminal("/bin/bash", "-c", script, user=user) as terminal:
-                    terminal.expect(question)
-                    terminal.type("y")
+                    for question, answer in questions:
+                        terminal.expect(question, timeout=120)
+                        terminal.type(answer)
                     assert terminal.end() == 0, terminal.shown
                 continue
             done = prepared.run("/bin/bash", "-c", script, user=user, check=False)
