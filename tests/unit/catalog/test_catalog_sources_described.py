@@ -100,7 +100,7 @@ def test_what_a_url_stands_for_by_itself(paths: Paths, user_sources: RegistryLis
         ('url = "file:///x"\ntype = "official"', "type: "),
         ("url", "Expected"),
         (f"url = {'[' * 10_000}", "nested"),
-        (f'url = "{URL}"\n"\\u0000" = 1', "x00'; there are"),
+        (f'url = "{URL}"\n"\\u0000" = 1', "x00'; known keys"),
         ("#" * 70_000, "65536"),
     ],
     ids=range(20),
