@@ -12,6 +12,8 @@ import pytest
 from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
 
+from tests.bridge.bridge_harness import PATIENCE
+
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
@@ -79,7 +81,7 @@ async def test_the_official_client_with_a_token(start_bridge: Callable[..., Brid
     token.chmod(0o600)
     bridge = start_bridge("--listen", "127.0.0.1:0", "--token-file", str(token), "--server", f"s={COMMAND}")
     async with (
-        httpx2.AsyncClient(headers={"Authorization": "Bearer tok"}, trust_env=False) as http,
+        httpx2.AsyncClient(headers={"Authorization": "Bearer tok"}, trust_env=False, timeout=PATIENCE) as http,
         Client(streamable_http_client(f"{bridge.url}/mcp/s", http_client=http), mode="legacy") as client,
     ):
         assert text(await client.call_tool("echo", {"text": "in"})) == "in"

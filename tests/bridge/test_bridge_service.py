@@ -227,7 +227,7 @@ def test_the_systems_bridge_hands_a_token_to_those_on_its_socket(
         url = f"http://127.0.0.1:{web.getsockname()[1]}"
         bridge = start(*BRIDGE, "--system", sockets=[passed, web])
         bridge.hear("READY=1")
-        with over(passed.getsockname()) as own, httpx2.Client(base_url=url, trust_env=False) as tcp:
+        with over(passed.getsockname()) as own, httpx2.Client(base_url=url, trust_env=False, timeout=PATIENCE) as tcp:
             reply = own.get("/token")
             token = reply.json()["token"]
             assert (reply.status_code, reply.headers["cache-control"]) == (200, "no-store")
@@ -282,7 +282,7 @@ def test_mcpctl_prints_and_renews_the_users_token(
 
     def status(shown: str) -> int:
         headers = {**BOTH, "Authorization": f"Bearer {shown}"}
-        return httpx2.post(f"{url}/mcp/s", headers=headers, json=PING, trust_env=False).status_code
+        return httpx2.post(f"{url}/mcp/s", headers=headers, json=PING, trust_env=False, timeout=PATIENCE).status_code
 
     first = token()
     assert token() == first
@@ -440,7 +440,9 @@ def address(listener: socket.socket) -> str:
 
 def status(listener: str, token: str) -> int:
     headers = {**BOTH, "Authorization": f"Bearer {token.strip()}"}
-    return httpx2.post(f"http://{listener}/mcp/s", headers=headers, json=PING, trust_env=False).status_code
+    return httpx2.post(
+        f"http://{listener}/mcp/s", headers=headers, json=PING, trust_env=False, timeout=PATIENCE
+    ).status_code
 
 
 @needs_root

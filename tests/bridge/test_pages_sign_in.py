@@ -127,15 +127,17 @@ def test_a_socket_activated_bridge_stays_while_a_browser_is_signed_in(tmp_path: 
         program = Program(tmp_path, [*BRIDGE, "--user"], [passed])
         transport = httpx2.HTTPTransport(uds=passed.getsockname())
         try:
-            with httpx2.Client(transport=transport, base_url="http://localhost", trust_env=False) as unix:
+            with httpx2.Client(
+                transport=transport, base_url="http://localhost", trust_env=False, timeout=PATIENCE
+            ) as unix:
                 link = unix.post("/sign-in").json()["url"]
             own = link.partition("/open/")[0]
-            with httpx2.Client(base_url=own, trust_env=False) as http:
+            with httpx2.Client(base_url=own, trust_env=False, timeout=PATIENCE) as http:
                 assert http.get(link).status_code == 303
                 cookies = dict(http.cookies)
             with pytest.raises(subprocess.TimeoutExpired):
                 program.process.wait(2)
-            with httpx2.Client(base_url=own, cookies=cookies, trust_env=False) as http:
+            with httpx2.Client(base_url=own, cookies=cookies, trust_env=False, timeout=PATIENCE) as http:
                 assert http.get("/mcp").status_code == 200
                 assert http.post("/sign-out", headers={"Origin": own}).status_code == 303
             assert program.process.wait(PATIENCE) == 0
@@ -237,7 +239,7 @@ def test_links_and_cookies_are_of_no_use_to_other_users(home: Home) -> None:
     assert http.get(link).status_code == 303
     cookie = f"mcpd-bridge={http.cookies['mcpd-bridge']}"
     url = f"{link.partition('/open/')[0]}/mcp"
-    assert httpx2.get(url, headers={"Cookie": cookie}, trust_env=False).status_code == 200
+    assert httpx2.get(url, headers={"Cookie": cookie}, trust_env=False, timeout=PATIENCE).status_code == 200
     assert as_nobody(url, Cookie=cookie) == 401
 
 
@@ -329,7 +331,7 @@ def test_a_cookie_ends_with_the_bridge_and_by_signing_out(home: Home) -> None:
     reply = http.post("/sign-out", headers={"Origin": own})
     assert (reply.status_code, reply.headers["location"]) == (303, "/mcp")
     assert "Max-Age=0" in reply.headers["set-cookie"]
-    assert httpx2.get(f"{own}/mcp", headers=cookie, trust_env=False).status_code == 401
+    assert httpx2.get(f"{own}/mcp", headers=cookie, trust_env=False, timeout=PATIENCE).status_code == 401
 
 
 def test_the_token_still_works_beside_it(home: Home) -> None:

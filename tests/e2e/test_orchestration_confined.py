@@ -17,6 +17,7 @@ from cryptography.hazmat.primitives.serialization import load_pem_public_key
 from mcp import Client
 
 from tests.e2e.script_parts import ScriptRig
+from tests.rig import PATIENCE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -74,11 +75,11 @@ def test_the_tree_is_in_the_users_home(machine: ScriptRig) -> None:
 
 def test_the_bridge_hands_out_the_key_that_verifies(machine: ScriptRig) -> None:
     config = answer(machine, "get_config", client_id="cursor")
-    pem = httpx2.get(f"{machine.url}/keys/verification_key.pem").raise_for_status().content
+    pem = httpx2.get(f"{machine.url}/keys/verification_key.pem", timeout=PATIENCE).raise_for_status().content
     assert pem == (machine.home / ".mcp-orchestration/verification_key.pem").read_bytes()
     canonical = json.dumps(config["payload"], sort_keys=True, separators=(",", ":")).encode()
     load_pem_public_key(pem).verify(base64.b64decode(config["signature"]), canonical)  # type: ignore[union-attr, call-arg]
-    raw = httpx2.get(f"{machine.url}/keys/verification_key.raw").raise_for_status().content
+    raw = httpx2.get(f"{machine.url}/keys/verification_key.raw", timeout=PATIENCE).raise_for_status().content
     assert raw == (machine.home / ".mcp-orchestration/verification_key.raw").read_bytes()
 
 

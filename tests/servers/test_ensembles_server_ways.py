@@ -19,7 +19,7 @@ import pytest
 from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
 
-from tests.preloaded import python
+from tests.preloaded import PATIENCE, python
 from tests.servers.ensembles_harness import ERAS, PAIR, PROGRAM, Room, happens, invoked, read
 
 if TYPE_CHECKING:
@@ -112,7 +112,7 @@ async def test_http_two_clients_have_their_own_subscriptions(room: Room) -> None
     "headers", [{"Host": "evil.example"}, {"Origin": "http://evil.example"}, {"Host": "127.0.0.1.evil.example:80"}]
 )
 async def test_http_is_for_this_machine_only(room: Room, headers: dict[str, str]) -> None:
-    async with served(room) as (url, _), httpx2.AsyncClient(trust_env=False) as http:
+    async with served(room) as (url, _), httpx2.AsyncClient(trust_env=False, timeout=PATIENCE) as http:
         fine = await http.post(url, json=HELLO, headers=ACCEPTED)
         refused = await http.post(url, json=HELLO, headers=ACCEPTED | headers)
     assert fine.status_code == 200
@@ -160,7 +160,7 @@ async def test_nobody_gets_in_by_going_at_once(room: Room) -> None:
                 await happens(lambda: "a request was refused" in room.log or "ClientDisconnect" in room.log)
                 assert "a request was refused" in room.log
             else:
-                async with httpx2.AsyncClient(trust_env=False) as http:
+                async with httpx2.AsyncClient(trust_env=False, timeout=PATIENCE) as http:
                     answer = await http.post(url, content=body, headers=head)
                 assert answer.status_code == 200, answer.text
             assert len([*room.base.glob("artifacts/pair/2*")]) == runs

@@ -16,7 +16,7 @@ import pytest
 from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
 
-from tests.bridge.bridge_harness import descendants
+from tests.bridge.bridge_harness import PATIENCE, descendants
 from tests.mcp_results import first_text
 from tests.servers.remote_harness import far_server, initialize
 
@@ -53,7 +53,7 @@ async def test_a_url_with_headers_is_served_and_its_secret_shows_nowhere(tmp_pat
     with far_server("streamable-http" if kind == "http" else "sse", TOKEN) as far:
         entry = {"type": kind, "url": far.url, "headers": {"Authorization": f"Bearer {TOKEN}"}}
         with bridge(tmp_path, {"far": entry}) as (url, pid):
-            async with httpx2.AsyncClient() as http:
+            async with httpx2.AsyncClient(timeout=PATIENCE) as http:
                 transport = streamable_http_client(f"{url}/mcp/far", http_client=http)
                 async with Client(transport, mode="legacy") as client:
                     assert first_text(await client.call_tool("echo", {"text": "hello"})) == "hello"

@@ -15,7 +15,7 @@ from mcp.client.streamable_http import streamable_http_client
 
 from tests.children import marked
 from tests.mcp_results import first_text
-from tests.rig import BIN, Rig
+from tests.rig import BIN, PATIENCE, Rig
 from tests.servers.remote_harness import far_server
 
 if TYPE_CHECKING:
@@ -145,7 +145,7 @@ async def test_the_sdk_over_the_bridge(installed: Rig, server: str, mode: Any) -
     if server == "old" and installed.mcpctl("show", "old").returncode != 0:
         assert installed.mcpctl("install", "--yes", "old").returncode == 0
     transport = httpx2.AsyncHTTPTransport(uds=os.fspath(installed.socket))
-    async with httpx2.AsyncClient(transport=transport) as http:
+    async with httpx2.AsyncClient(transport=transport, timeout=PATIENCE) as http:
         url = f"http://localhost/mcp/{server}"
         async with Client(streamable_http_client(url, http_client=http), mode=mode) as client:
             result = await client.call_tool("echo", {"text": "through the bridge"})

@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 from mcpd.errors import BuildFailed, IntegrityMismatch, NoSpace, SourceUnavailable
-from mcpd.install.workbench import explain
+from mcpd.install.complaints import Program
+from mcpd.install.sources.npm import PROGRAM as NPM
+from mcpd.install.sources.pypi import PIP, UV
 from mcpd.model import strip_credentials
 
 NPM_LOG = """npm warn Unknown user config "nodedir".
@@ -67,18 +69,19 @@ hint: See above for details.
 
 
 @pytest.mark.parametrize(
-    ("stderr", "network", "kind"),
+    ("program", "stderr", "network", "kind"),
     [
-        ("OSError: [Errno 28] No space left on device", True, NoSpace),
-        ("npm error code ENOSPC", True, NoSpace),
-        ("ERROR: THESE PACKAGES DO NOT MATCH THE HASHES", False, IntegrityMismatch),
-        ("npm error code EINTEGRITY", True, IntegrityMismatch),
-        ("fatal: https://user:secret@h.test/x not found", True, SourceUnavailable),
-        ("error: boom", False, BuildFailed),
+        (PIP, "OSError: [Errno 28] No space left on device", True, NoSpace),
+        (NPM, "npm error code ENOSPC", True, NoSpace),
+        (PIP, "ERROR: THESE PACKAGES DO NOT MATCH THE HASHES", False, IntegrityMismatch),
+        (NPM, "npm error code EINTEGRITY", True, IntegrityMismatch),
+        (UV, "error: Hash mismatch for `x`", True, IntegrityMismatch),
+        (Program(), "fatal: https://user:secret@h.test/x not found", True, SourceUnavailable),
+        (Program(), "error: boom", False, BuildFailed),
     ],
 )
-def test_what_a_failed_command_means(stderr: str, *, network: bool, kind: type[Exception]) -> None:
-    error = explain("fetching x", Path("/build"), network=network, code=1, stderr=stderr)
+def test_what_a_failed_command_means(program: Program, stderr: str, *, network: bool, kind: type[Exception]) -> None:
+    error = program.explain("fetching x", Path("/build"), network=network, code=1, stderr=stderr)
     assert type(error) is kind
     assert "fetching x" in error.message
     assert "secret" not in error.message
@@ -89,40 +92,44 @@ def test_credentials_are_stripped() -> None:
 
 
 @pytest.mark.parametrize(
-    ("stderr", "network", "said"),
+    ("program", "stderr", "network", "said"),
     [
-        (NPM_LOG, True, "notarget No matching version found for fake-server@9.9.9."),
-        (NPM_STACK, True, "FetchError: request to http://r.test/x failed, reason: connect ECONNREFUSED"),
-        (PIP_OFFLINE, True, PIP_ABSENT.rstrip()),
-        ("npm error code EWEIRD\n", True, "code EWEIRD"),
+        (NPM, NPM_LOG, True, "notarget No matching version found for fake-server@9.9.9."),
+        (NPM, NPM_STACK, True, "FetchError: request to http://r.test/x failed, reason: connect ECONNREFUSED"),
+        (PIP, PIP_OFFLINE, True, PIP_ABSENT.rstrip()),
+        (NPM, "npm error code EWEIRD\n", True, "code EWEIRD"),
         (
+            PIP,
             "Looking in links: /x\nERROR: No matching distribution found for a==9",
             True,
             "ERROR: No matching distribution found for a==9",
         ),
-        ("".join(f"fatal: {n}\n" for n in range(9)), True, "fatal: 0\nfatal: 1\nfatal: 2\nfatal: 3"),
-        (PIP_BUILD, False, "RuntimeError: no compiler in build/source"),
-        ("one\ntwo\nthree\nfour\nthe end of /gen/a/1", False, "two\nthree\nfour\nthe end of ."),
-        ("", False, "the command ended with status 3"),
+        (Program(), "".join(f"fatal: {n}\n" for n in range(9)), True, "fatal: 0\nfatal: 1\nfatal: 2\nfatal: 3"),
+        (PIP, PIP_BUILD, False, "RuntimeError: no compiler in build/source"),
+        (Program(), "one\ntwo\nthree\nfour\nthe end of /gen/a/1", False, "two\nthree\nfour\nthe end of ."),
+        (Program(), "", False, "the command ended with status 3"),
     ],
 )
-def test_a_failed_command_is_quoted_with_the_lines_that_matter(stderr: str, *, network: bool, said: str) -> None:
-    error = explain("fetching x", Path("/gen/a/1"), network=network, code=3, stderr=stderr)
+def test_a_failed_command_is_quoted_with_the_lines_that_matter(
+    program: Program, stderr: str, *, network: bool, said: str
+) -> None:
+    error = program.explain("fetching x", Path("/gen/a/1"), network=network, code=3, stderr=stderr)
     assert error.message == f"fetching x failed: {said}"
 
 
 @pytest.mark.parametrize(
-    ("stderr", "said"),
+    ("program", "stderr", "said"),
     [
-        (NPM_404, "there is no package x in the configured registries"),
-        (NPM_404_NEWER, "there is no package @a/x in the configured registries"),
-        (UV_ABSENT, "there is no package nosuch in the configured registries"),
+        (NPM, NPM_404, "there is no package x in the configured registries"),
+        (NPM, NPM_404_NEWER, "there is no package @a/x in the configured registries"),
+        (UV, UV_ABSENT, "there is no package nosuch in the configured registries"),
         (
+            PIP,
             PIP_ABSENT,
             "there is no package nosuch in the configured registries, or it has no wheel for this system",
         ),
     ],
 )
-def test_a_package_that_no_registry_has_is_said_in_one_sentence(stderr: str, said: str) -> None:
-    error = explain("resolving x", Path("/gen/a/1"), network=True, code=1, stderr=stderr)
+def test_a_package_that_no_registry_has_is_said_in_one_sentence(program: Program, stderr: str, said: str) -> None:
+    error = program.explain("resolving x", Path("/gen/a/1"), network=True, code=1, stderr=stderr)
     assert error.message == f"resolving x failed: {said}"
