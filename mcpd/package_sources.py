@@ -71,15 +71,18 @@ class PackageIndex(PackageSource):
     programs: str
     """Directory of a generation with the programs of the installed packages.
 
-    It is in the ``PATH`` of all servers, so it has a name that the tree of a project does not have.
+    It is in the ``PATH`` of all servers, so it is either one that no project has, or replaced by the installation.
     """
     runners: tuple[tuple[str, ...], ...]
-    """Commands that fetch a package and run its program. The first is the usual one, and a single word."""
-    flags: frozenset[str]
+    """Commands that fetch a package and run its program. The first is the usual one, and a single word.
+
+    In an entry it stands for the package's own program, so there has to be one.
+    """
+    flags: frozenset[str] = frozenset()
     """Options of the runners that do not change what is run."""
     value_options: frozenset[str] = frozenset()
     """As :attr:`flags`, but followed by a value."""
-    package_options: frozenset[str]
+    package_options: frozenset[str] = frozenset()
     """Options of the runners that name the package, if its program has another name."""
     runs_git: bool = False
     """True if the runners also take ``git+URL`` in place of a package."""

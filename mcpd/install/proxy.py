@@ -31,6 +31,9 @@ if TYPE_CHECKING:
 PROXIED: Final = Path(__file__).with_name("proxied.py")
 SOCKET: Final = "proxy"
 """Name of the socket over which the listening socket is passed."""
+PROXY_URL: Final = "http://proxy.invalid"
+"""Value of variables that are to have the address of the proxy, which is known only inside the sandbox."""
+PROXY_VARIABLES: Final = ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY")
 CONNECT_TIMEOUT: Final = 30.0
 """Seconds for a connection to one address."""
 _CHUNK: Final = 64 * 1024

@@ -6,23 +6,15 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import re
 import shutil
 from contextlib import asynccontextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from mcpd.errors import (
-    BuildFailed,
-    IntegrityMismatch,
-    InvalidManifest,
-    McpdError,
-    NoSpace,
-    NotSupported,
-    SourceUnavailable,
-)
+from mcpd.errors import InvalidManifest, NotSupported, SourceUnavailable
 from mcpd.files import remove_tree
-from mcpd.install.proxy import PROXIED, SOCKET
+from mcpd.install.complaints import ANY
+from mcpd.install.proxy import PROXIED, PROXY_URL, PROXY_VARIABLES, SOCKET
 from mcpd.model import strip_credentials
 from mcpd.paths import make_private
 from mcpd.runtime.run import run
@@ -33,74 +25,13 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping, Sequence
     from pathlib import Path
 
+    from mcpd.install.complaints import Program
     from mcpd.install.job import Job
     from mcpd.install.proxy import Proxy
     from mcpd.model import Entry
     from mcpd.paths import Paths, Scope
     from mcpd.runtime.launch import Launcher
     from mcpd.settings import Settings
-
-MAX_LINES: Final = 4
-MAX_LINE: Final = 300
-"""Characters."""
-
-_NPM: Final = re.compile(r"npm err(?:or|!) ?(.*)", re.IGNORECASE)
-_NPM_NOISE: Final = re.compile(
-    # its log, its stack, the fields of its error object, general advice, and words without a text after them
-    r"A complete log|\s+at |\s+\w+: |[{}\s]*$|If you are behind a proxy|\w+$|(code|errno|syscall|path|dest) "
-    r"|command (?!/bin/false )|(notarget|404)\s+(In most cases|a package version that|Note that|tarball,|\*)"
-)
-_FAULT: Final = re.compile(r"(error|fatal|cause)\b|[\w.]*(Error|Exception)\b|.*: (fatal )?error: ", re.IGNORECASE)
-_WRAPPER: Final = re.compile(r"error: (subprocess-exited-with-error|metadata-generation-failed)|ERROR: Failed ")
-_NOISE: Final = re.compile(r"note: |hint: |\[notice\]|\[end of output\]|╰─>|× |│ |[\s^~]*$")
-
-_ABSENT: Final = (
-    re.compile(r"Because (?P<name>\S+) was not found in the package registry"),
-    re.compile(
-        r"npm err(?:or|!) 404\s+(?:The requested resource )?"
-        r"'(?P<name>@?[^'@]+)@[^']*' (?:is not in|could not be found)",
-        re.IGNORECASE,
-    ),
-)
-"""Messages of uv and npm for a package that no registry has."""
-_NO_WHEEL: Final = re.compile(r"requirement (?P<name>[\w.-]+)\S* \(from versions: none\)")
-"""Message of pip for that, for a package without a suitable wheel, and for a registry that is not reachable."""
-_UNREACHED: Final = re.compile(r"WARNING: (?:Retrying|Could not fetch) ")
-
-
-def absence(stderr: str) -> str:
-    """Return a sentence that names the package that no registry has, according to *stderr*; empty if there is none."""
-    for pattern in _ABSENT:
-        if found := pattern.search(stderr):
-            return f"there is no package {found['name']} in the configured registries"
-    found = _NO_WHEEL.search(stderr)
-    if found is None or _UNREACHED.search(stderr):
-        return ""
-    return f"there is no package {found['name']} in the configured registries, or it has no wheel for this system"
-
-
-def condense(stderr: str, root: Path, *, last: bool) -> str:
-    """Return at most :data:`MAX_LINES` lines of *stderr*, without paths below *root*, the build directory.
-
-    *last* selects the last lines, where build tools give the reason; otherwise the first. The caller has to remove
-    credentials.
-    """
-    text = re.sub(re.escape(str(root)) + r"(?:/\.mcpd-build)?(/|\b)", lambda end: "" if end[1] else ".", stderr)
-    lines = [line for line in text.splitlines() if not _NOISE.match(line.strip())]
-    npm = [match[1] for line in lines if (match := _NPM.match(line))]
-    if npm:
-        codes = [line for line in npm if line.startswith("code ")]
-        found = [line for line in npm if not _NPM_NOISE.match(line)] or codes
-        last = False
-    else:
-        stripped = [line.strip() for line in lines]
-        faults = [line for line in stripped if _FAULT.match(line)]
-        found = [line for line in faults if not _WRAPPER.match(line)] or faults
-        if not found:
-            found, last = stripped, True
-    chosen = found[-MAX_LINES:] if last else found[:MAX_LINES]
-    return "\n".join(line.strip()[:MAX_LINE] for line in chosen)
-
 
 SCRATCH: Final = ".mcpd-build"
 """Directory in a generation for temporary files of the build; removed before activation."""
@@ -114,9 +45,6 @@ MAX_OUTPUT: Final = 64 * 1024 * 1024
 """Bytes of a command's stdout; a report of pip contains the descriptions of all packages."""
 WATCH_INTERVAL: Final = 0.5
 """Seconds between two measurements of a watched directory."""
-
-_FULL: Final = ("No space left on device", "ENOSPC", "Disk quota exceeded", "EDQUOT")
-_MISMATCH: Final = ("DO NOT MATCH THE HASHES", "EINTEGRITY", "Hashes are required", "Hash mismatch for ")
 
 log = logging.getLogger(__name__)
 
@@ -181,6 +109,7 @@ class Workbench:
         watch: Path | None = None,
         proxy: Proxy | None = None,
         expected: int = 0,
+        program: Program = ANY,
     ) -> bytes:
         """Run *argv* in the build sandbox and return its stdout.
 
@@ -188,8 +117,9 @@ class Workbench:
         steps. *cache* is the subdirectory of :attr:`cache` that is also writable; it must be empty if code of a package
         may run. *pinned* is mounted like *readable*, unless a link replaced it since it was resolved. *doing* is a
         phrase for messages (``"downloading time-server"``). The size of *watch* is reported while the command runs.
-        *proxy*, with *network*, is the only access to the network; it needs a *cwd* directly below :attr:`scratch`.
-        Bytes received through it are reported as well, and as progress if *expected* is their total.
+        *proxy*, with *network*, is the only access to the network; it needs a *cwd* directly below :attr:`scratch`, and
+        replaces :data:`~mcpd.install.proxy.PROXY_URL` in the variables of *env*. *program* explains failures. Bytes
+        received through it are reported as well, and as progress if *expected* is their total.
 
         Raises :class:`~mcpd.errors.SourceUnavailable` or, without *network*, :class:`~mcpd.errors.BuildFailed` if the
         command fails, :class:`~mcpd.errors.IntegrityMismatch` if it reports a wrong hash,
@@ -214,8 +144,14 @@ class Workbench:
             paths=self.tools.paths,
             scope=self.tools.scope,
             confined=self.tools.settings.runtime.sandbox == "on",
-            proxied=(SYSTEM_PYTHON, "-IS", str(PROXIED), f"../{SOCKET}") if proxy else (),
-            env={"HOME": str(home), "TMPDIR": str(home.with_name("tmp")), "LANG": "C.UTF-8", **(env or {})},
+            proxied=(SYSTEM_PYTHON, "-IS", str(PROXIED), f"../{SOCKET}", PROXY_URL) if proxy else (),
+            env={
+                "HOME": str(home),
+                "TMPDIR": str(home.with_name("tmp")),
+                "LANG": "C.UTF-8",
+                **(dict.fromkeys(PROXY_VARIABLES, PROXY_URL) if proxy else {}),
+                **(env or {}),
+            },
         )
         if pinned and spec.confined and str(pinned) not in {mount.source for mount in spec.mounts}:
             raise SourceUnavailable(f"{pinned} was replaced by a link during the installation; try again")
@@ -230,9 +166,9 @@ class Workbench:
                 limit=MAX_OUTPUT,
             )
         if proxy is not None and proxy.refused:
-            raise InvalidManifest(refusal(doing, proxy.refused))
+            raise InvalidManifest(program.refusal(doing, proxy.refused))
         if completed.code != 0:
-            raise explain(doing, self.root, network=network, code=completed.code, stderr=completed.stderr_tail)
+            raise program.explain(doing, self.root, network=network, code=completed.code, stderr=completed.stderr_tail)
         return completed.stdout
 
     def _counting(self, expected: int) -> Callable[[int], None]:
@@ -266,7 +202,7 @@ class Workbench:
             self.job.transferred(await in_thread(tree_size, path), self.job.bytes_total)
 
 
-def program(name: str) -> str:
+def find_program(name: str) -> str:
     """Return the path of the system's program *name*; raise :class:`~mcpd.errors.NotSupported` if it is missing."""
     found = shutil.which(name, path=PROGRAMS)
     if found is None:
@@ -292,23 +228,3 @@ def trim(cache: Path) -> None:
     """Empty the directory *cache* if it is larger than :data:`MAX_CACHE`; nothing may be using it."""
     if tree_size(cache) > MAX_CACHE:
         remove_tree(cache)
-
-
-def refusal(doing: str, refused: Sequence[str]) -> str:
-    """Return the message for a command that tried to connect to *refused* while *doing*."""
-    places = ", ".join(place[:200] for place in list(dict.fromkeys(refused))[:3])
-    return (
-        f"{doing} failed: it, or a dependency, comes from {places}, but packages are installed from the configured"
-        " registries only; if a registry keeps its files there, add that host to the configuration of pip or npm"
-    )
-
-
-def explain(doing: str, root: Path, *, network: bool, code: int, stderr: str) -> McpdError:
-    """Return the error for a command that failed with *code* while *doing*; *root* is the build directory."""
-    said = absence(stderr) or condense(strip_credentials(stderr), root, last=not network)
-    text = f"{doing} failed: {said or f'the command ended with status {code}'}"
-    if any(mark in stderr for mark in _FULL):
-        return NoSpace(f"{doing} failed: the disk is full. Free some space and try again.")
-    if any(mark in stderr for mark in _MISMATCH):
-        return IntegrityMismatch(text)
-    return SourceUnavailable(text) if network else BuildFailed(text)

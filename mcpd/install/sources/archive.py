@@ -16,7 +16,7 @@ from mcpd.install.sources.base import LockedFile, Resolution
 from mcpd.install.sources.local import copy_project, refuse_own
 from mcpd.install.sources.project import ProjectBuild, project_directory
 from mcpd.install.trees import pin, pinning, readable
-from mcpd.install.workbench import program
+from mcpd.install.workbench import find_program
 from mcpd.threads import in_thread
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ class ArchiveFile:
     async def _run(self, action: str, argument: str, writable: tuple[Path, ...]) -> bytes:
         try:
             return await self._bench.run(
-                [program("python3"), "-I", "-S", str(UNPACK), action, str(self._path), argument],
+                [find_program("python3"), "-I", "-S", str(UNPACK), action, str(self._path), argument],
                 doing=f"unpacking {self.name}",
                 network=False,
                 writable=writable,

@@ -26,7 +26,7 @@ class LockedFile:
     name: str
     version: str
     integrity: str
-    """``sha256:<hex>`` (pip) or an SRI value (npm)."""
+    """Algorithm and hash as the package manager writes them: ``sha256:<hex>`` (pip, uv) or an SRI value (npm)."""
     file: str = ""
     size: int = 0
     """Bytes, 0 if unknown."""
@@ -76,7 +76,7 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Resolution:
-    """The result of resolving a source, before anything of it is unpacked or run."""
+    """The result of resolving a source, before any of its code is run."""
 
     files: tuple[LockedFile, ...] = ()
     """The files that will be fetched."""

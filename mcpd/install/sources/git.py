@@ -20,7 +20,7 @@ from mcpd.install.sources.base import Resolution
 from mcpd.install.sources.local import check_readable, copy_project, refuse_own
 from mcpd.install.sources.project import ProjectBuild, project_directory
 from mcpd.install.trees import pin, pinning
-from mcpd.install.workbench import program
+from mcpd.install.workbench import find_program
 from mcpd.model import COMMIT, check_git_url, strip_credentials
 from mcpd.threads import in_thread
 
@@ -176,7 +176,7 @@ class GitRecipe:
         for number, (key, value) in enumerate(settings):
             environment |= {f"GIT_CONFIG_KEY_{number}": key, f"GIT_CONFIG_VALUE_{number}": value}
         return await self._bench.run(
-            [program("git"), *arguments],
+            [find_program("git"), *arguments],
             doing=doing,
             network=network,
             cwd=self._repository,

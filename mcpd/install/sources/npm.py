@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from mcpd.errors import BuildFailed, IntegrityMismatch, InvalidManifest, SourceUnavailable
 from mcpd.files import read_file
+from mcpd.install.complaints import Program, no_package
 from mcpd.install.hostconfig import NPM_REGISTRY, npm_config
-from mcpd.install.proxy import Proxy, origin, origins
+from mcpd.install.proxy import PROXY_URL, Proxy, origin, origins
 from mcpd.install.sources.base import (
     MAX_FILE,
     MAX_LOCK,
@@ -28,7 +29,7 @@ from mcpd.install.sources.base import (
     read_project_file,
 )
 from mcpd.install.trees import readable
-from mcpd.install.workbench import program, refusal
+from mcpd.install.workbench import find_program
 from mcpd.package_sources import NPM
 from mcpd.threads import in_thread
 
@@ -50,6 +51,29 @@ _DEVELOPMENT: Final = "devDependencies"
 _NO_GIT: Final = "/bin/false"
 """Program that npm runs instead of git, which would fail only after several attempts."""
 _GIT_NEEDED: Final = re.compile(re.escape(f"command {_NO_GIT} ") + r".*?(\S+:\S+)")
+_LINE: Final = re.compile(r"npm err(?:or|!) ?(.*)", re.IGNORECASE)
+_NOISE: Final = re.compile(
+    # its log, its stack, the fields of its error object, general advice, and words without a text after them
+    r"A complete log|\s+at |\s+\w+: |[{}\s]*$|If you are behind a proxy|\w+$|(code|errno|syscall|path|dest) "
+    r"|command (?!/bin/false )|(notarget|404)\s+(In most cases|a package version that|Note that|tarball,|\*)"
+)
+_ABSENT: Final = re.compile(
+    r"npm err(?:or|!) 404\s+(?:The requested resource )?'(@?[^'@]+)@[^']*' (?:is not in|could not be found)",
+    re.IGNORECASE,
+)
+
+
+def _absence(stderr: str) -> str:
+    found = _ABSENT.search(stderr)
+    return no_package(found[1]) if found else ""
+
+
+def _reasons(lines: Sequence[str]) -> list[str]:
+    texts = [match[1] for line in lines if (match := _LINE.match(line))]
+    return [text for text in texts if not _NOISE.match(text)] or [text for text in texts if text.startswith("code ")]
+
+
+PROGRAM: Final = Program("npm", mismatch=("EINTEGRITY",), absence=_absence, reasons=_reasons)
 
 
 class NodeModules:
@@ -78,7 +102,7 @@ class NodeModules:
                 await self._npm(["install", "--package-lock-only", *_QUIET], doing=doing)
             except SourceUnavailable as error:
                 if found := _GIT_NEEDED.search(error.message):
-                    raise InvalidManifest(refusal(doing, [found[1]])) from error
+                    raise InvalidManifest(PROGRAM.refusal(doing, [found[1]])) from error
                 raise
         return await in_thread(_read_lock, lock, self._host.locations)
 
@@ -128,7 +152,7 @@ class NodeModules:
 
     async def _npm(self, arguments: Sequence[str], *, doing: str, public: bool = False) -> bytes:
         return await self._bench.run(
-            [program("npm"), *arguments],
+            [find_program("npm"), *arguments],
             doing=doing,
             network=True,
             cwd=self.directory,
@@ -139,8 +163,12 @@ class NodeModules:
                 "NPM_CONFIG_CACHE": str(self._bench.cache / "npm"),
                 "NPM_CONFIG_LOGS_MAX": "0",
                 "NPM_CONFIG_GIT": _NO_GIT,
+                **dict.fromkeys(("NPM_CONFIG_PROXY", "NPM_CONFIG_HTTPS_PROXY"), PROXY_URL),
+                # Overrides noproxy of a configuration file, which an empty value would not.
+                "NPM_CONFIG_NOPROXY": "none.invalid",
             },
             proxy=Proxy(self._host, public=public),
+            program=PROGRAM,
         )
 
 

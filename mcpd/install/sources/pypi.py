@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING, Any, Final, Self
 from urllib.parse import unquote
 
 from mcpd.errors import BuildFailed, IntegrityMismatch, InvalidManifest, SourceUnavailable
+from mcpd.install.complaints import Program, no_package
 from mcpd.install.hostconfig import pip_config, uv_config
-from mcpd.install.proxy import Proxy
+from mcpd.install.proxy import PROXY_URL, Proxy
 from mcpd.install.sources.base import LockedFile, Outcome, PackageTexts, Resolution, read_project_file
 from mcpd.install.workbench import SYSTEM_PYTHON
 from mcpd.package_sources import PYPI, normalise_python
@@ -57,6 +58,28 @@ _STEADY: Final = {
 }
 """Settings of pip that override configuration files."""
 _OFFLINE: Final = {"PIP_CONFIG_FILE": "/dev/null"}
+
+
+_NO_WHEEL: Final = re.compile(r"requirement ([\w.-]+)\S* \(from versions: none\)")
+"""pip's message for a missing package, for one without a suitable wheel, and for a registry that is not reachable."""
+_UNREACHED: Final = re.compile(r"WARNING: (?:Retrying|Could not fetch) ")
+_UV_ABSENT: Final = re.compile(r"Because (\S+) was not found in the package registry")
+
+
+def _absence(stderr: str) -> str:
+    found = _NO_WHEEL.search(stderr)
+    if found is None or _UNREACHED.search(stderr):
+        return ""
+    return f"{no_package(found[1])}, or it has no wheel for this system"
+
+
+def _uv_absence(stderr: str) -> str:
+    found = _UV_ABSENT.search(stderr)
+    return no_package(found[1]) if found else ""
+
+
+PIP: Final = Program("pip", mismatch=("DO NOT MATCH THE HASHES", "Hashes are required"), absence=_absence)
+UV: Final = Program("pip", mismatch=("Hash mismatch for ",), absence=_uv_absence)
 
 
 class PythonEnvironment:
@@ -222,10 +245,14 @@ class PythonEnvironment:
                 *(self._host.readable if network else _certificates()),
             ),
             cache="pip" if network else "",
-            env=_STEADY | (self._host.env | {"PIP_CACHE_DIR": str(self._bench.cache / "pip")} if network else _OFFLINE),
+            env=_STEADY | (self._online() if network else _OFFLINE),
             proxy=Proxy(self._host, public=public) if network else None,
+            program=PIP,
             **options,
         )
+
+    def _online(self) -> dict[str, str]:
+        return {**self._host.env, "PIP_CACHE_DIR": str(self._bench.cache / "pip"), "PIP_PROXY": PROXY_URL}
 
     def _write_wanted(self, requirements: Iterable[str]) -> Path:
         wanted = self._bench.scratch / "requirements.txt"
@@ -497,6 +524,7 @@ class UvEnvironment(PythonEnvironment):
             env={**env, **_UV_STEADY, "UV_CACHE_DIR": str(self._bench.cache / "uv")},
             proxy=Proxy(self._host, public=public),
             expected=expected,
+            program=UV,
         )
 
 
