@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """Activation of a built generation, on trial: rolled back unless the health check succeeds.
 
-During the trial only mcpd can start the server, so clients see only a server that has answered and, after an update,
-whose tools are unchanged or approved.
+During the trial only mcpd can start the server, so clients only ever see a server that has answered and, after an
+update, has unchanged or approved tools.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ class _PreviousState:
 
     generation: int | None
     other_layer: bool
-    """True if a server of another layer had the id."""
+    """True if the id belonged to a server of another layer."""
     values: dict[str, JsonValue] = field(repr=False)
     nothing: bool = False
-    """True if no server had the id."""
+    """True if no server with this id was installed."""
 
 
 class Activation:
-    """Activates generations, on trial first."""
+    """Activates new generations, on trial until their health check succeeds."""
 
     def __init__(self, store: Store, sessions: Sessions, settings: Settings, states: States) -> None:
         self._store = store
@@ -69,9 +69,9 @@ class Activation:
     ) -> None:
         """Activate *generation* with *manifest* and the values of *answers*.
 
-        *is_checked* enables the health check. With *watch_tools* an update with other content that adds or changes
+        *is_checked* enables the health check. With *watch_tools*, an update with different content that adds or changes
         tools is held until it is approved. Raises :class:`~mcpd.errors.Unhealthy`, :class:`~mcpd.errors.NeedsApproval`
-        and the errors of activating; the previous generation is then active again.
+        and the errors of activation; the previous generation is then active again.
         """
         job.advance(90)
         before = await in_thread(self._previous_state, manifest.id)
@@ -107,7 +107,7 @@ class Activation:
     async def approve(self, job: Job, server_id: str, number: int | None) -> None:
         """Activate the pending update of *server_id*; *number* is the generation that the approver saw, None for any.
 
-        Raises :class:`~mcpd.errors.NotFound` if that is not the pending one, and :class:`~mcpd.errors.Unhealthy`.
+        Raises :class:`~mcpd.errors.NotFound` if that generation is not pending, and :class:`~mcpd.errors.Unhealthy`.
         """
         held = await self._held(server_id, number)
         before = await in_thread(self._previous_state, server_id)
@@ -122,7 +122,8 @@ class Activation:
                     if health is not None:
                         await in_thread(self._check_shown, server_id, held, health)
             except BaseException as error:
-                # The tools shown for this generation stay as they are, or its number would come to mean something else.
+                # Keep the recorded tools of this generation: approval refers to it by its number, which must always
+                # stand for the same list of tools.
                 is_back = await in_thread(self._restore_generation, server_id, before.generation, held)
                 self._sessions.forget_crashes(server_id)
                 if isinstance(error, Unhealthy):
@@ -134,14 +135,14 @@ class Activation:
     async def drop(self, job: Job, server_id: str, number: int | None) -> None:
         """Remove the pending update of *server_id*; *number* is the generation that the caller saw, None for any.
 
-        Raises :class:`~mcpd.errors.NotFound` if that is not the pending one, and the errors of removing.
+        Raises :class:`~mcpd.errors.NotFound` if that generation is not pending, and the errors of removing.
         """
         held = await self._held(server_id, number)
         job.enter(JobState.ACTIVATING)
         await in_thread(self._store.drop_held, server_id, held)
 
     async def _held(self, server_id: str, number: int | None) -> int:
-        """Return the pending generation; raise :class:`~mcpd.errors.NotFound` if *number* is another one."""
+        """Return the number of the pending generation; raise :class:`~mcpd.errors.NotFound` if *number* is not it."""
         held = await in_thread(self._store.held, server_id)
         if held is None or number not in (None, held):
             raise NotFound(f"{server_id} has no such pending update; see 'mcpctl history {server_id}'")
@@ -186,7 +187,7 @@ class Activation:
         try:
             told = self._store.generation_tools(manifest.id, known) or []
         except InvalidManifest:
-            return  # a broken server has shown its tools to no client
+            return  # the previous version was broken, so no client has seen its tools
         changes = compare(told, health.tools)
         if not needs_approval(changes):
             return
@@ -209,7 +210,7 @@ class Activation:
         return _PreviousState(generation, not installed.writable, values)
 
     async def _undo(self, before: _PreviousState, generation: Generation, given: Collection[str]) -> bool:
-        """Restore *before*; errors are logged, since the caller raises the original one.
+        """Restore the state *before*; log errors, since the caller raises the original one.
 
         Return whether *generation* is no longer active.
         """
@@ -234,7 +235,7 @@ class Activation:
             raise
 
     async def _discard(self, generation: Generation) -> None:
-        """Remove *generation*; errors are logged, since the caller raises another one."""
+        """Remove *generation*; log errors, since the caller is already raising one."""
         try:
             await in_thread(self._store.discard, generation)
         except (McpdError, OSError):
@@ -262,7 +263,7 @@ class Activation:
                 self._store.set_secret(server_id, prop.key, None if old is None else str(old))
 
     def _restore_generation(self, server_id: str, number: int | None, held: int) -> bool:
-        """Activate generation *number* again and hold *held* as before; return whether that succeeded."""
+        """Activate generation *number* and make *held* the pending update again; return whether that succeeded."""
         try:
             tried = self._store.get(server_id).manifest
             self._store.rollback(server_id, number)

@@ -19,7 +19,7 @@ from pathlib import Path
 
 MODE = py_compile.PycInvalidationMode.UNCHECKED_HASH
 CHUNK = 32
-"""Files that a process gets at a time."""
+"""Number of files passed to a worker process at a time."""
 
 
 def main(directory: str, cache: str) -> None:

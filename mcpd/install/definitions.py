@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """Comparison of the tools before and after an update.
 
-A server could describe harmless tools until it is trusted and other ones afterwards, so tools that change have to be
-approved (MCP: clients treat descriptions and annotations as untrusted unless the server is trusted).
+A server could describe harmless tools until it is trusted and different ones afterwards, so tools that change have to
+be approved (MCP: clients treat descriptions and annotations as untrusted unless the server is trusted).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class ToolChange:
 
 
 def compare(before: Tools, after: Tools) -> list[ToolChange]:
-    """Return the differences between *before* and *after*, by tool name; the order of keys and tools is ignored.
+    """Return the differences between *before* and *after* by tool name; the order of keys and tools is ignored.
 
     If a name occurs several times, each occurrence is compared. Raises :class:`~mcpd.errors.Unhealthy` for definitions
     that are nested too deeply.
@@ -87,7 +87,7 @@ def _change(name: str, before: str | None, after: str | None) -> ToolChange:
 
 
 def _by_name(tools: Tools) -> dict[str, Counter[str]]:
-    """Return the definitions in canonical form, counted, by tool name."""
+    """Return how often each definition, in canonical form, occurs, by tool name."""
     found: dict[str, Counter[str]] = {}
     for tool in tools:
         name = tool.get("name")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Entries from outside the catalog: user-supplied, behind the URL of a summary, or of an installed server."""
+"""Entries from outside the catalog: user-supplied, fetched for a summary, or derived from an installed server."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def user_supplied_entry(data: bytes) -> Entry:
 
 
 def published_entry(server: InstalledServer) -> dict[str, Any]:
-    """Return the entry that *server* was installed from, for a registry, pinned to what is installed.
+    """Return the entry that *server* was installed from, pinned to the installed version, for use in a registry.
 
     Blocks on the disk. Raises :class:`~mcpd.errors.NotSupported` for a script server or a broken one.
     """
@@ -71,7 +71,7 @@ def published_entry(server: InstalledServer) -> dict[str, Any]:
 
 
 MAX_MANIFEST: Final = 1024 * 1024
-"""Bytes of a manifest that is not part of a registry."""
+"""Maximum size in bytes of a manifest that is not part of a registry."""
 
 
 async def complete_entry(offer: CatalogEntry, limits: CatalogSettings, keys: Keys) -> CatalogEntry:
@@ -121,5 +121,5 @@ async def _signed(offer: CatalogEntry, url: str, data: bytes, fetcher: Fetcher, 
         signature = (await fetcher.fetch(signature_url(url))).data
         signer = await in_thread(keys.signer, data, signature or b"")
     except (SourceUnavailable, SignatureInvalid):
-        signer = None  # most are not signed
+        signer = None  # most manifests are not signed
     return replace(offer, verified=signer is not None, signer=signer.name if signer is not None else "")

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """The health check: start a fresh server as clients do, and list its tools.
 
-A second process, next to the first, is asked for the modern era: a server that speaks both eras keeps to the one that
-it is first asked in. If the two cannot run at the same time, they run one after the other.
+A second process, started alongside the first, is asked for the modern era, since a server that speaks both eras keeps
+to the era of its first request. If the two cannot run at the same time, they run one after the other.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ if TYPE_CHECKING:
     from mcpd.runtime.sessions import Session, Sessions
 
 MAX_BYTES: Final = 4 * 1024 * 1024
-"""Bytes that a server may write in total; its tools have to fit into a catalog file."""
+"""Maximum number of bytes that a server may write in total; its tools have to fit into a catalog file."""
 PROBE_TIMEOUT: Final = 10.0
-"""Seconds for an answer in the modern era; no answer means that the server does not speak it."""
+"""Seconds to wait for an answer in the modern era; a server that does not answer does not speak it."""
 MAX_TOOLS: Final = 10_000
-"""Tools of one server."""
+"""Maximum number of tools of one server."""
 STDERR_TEXT: Final = 2000
-"""Characters of the server's stderr in the error message."""
+"""Maximum number of characters of the server's stderr in the error message."""
 OWNER_NAME: Final = "mcpd.install"
 
 log = logging.getLogger(__name__)
@@ -44,11 +44,11 @@ class Protocol:
     """The protocol eras that a server speaks."""
 
     handshake: str
-    """The revision in its answer to ``initialize``; empty for a server of the modern era only."""
+    """The revision in the server's answer to ``initialize``; empty if the server speaks only the modern era."""
     modern: bool
 
     def to_json(self) -> dict[str, str | bool]:
-        """Return the eras as in the lock file."""
+        """Return the eras in the format of the lock file."""
         return {"handshake": self.handshake, "modern": self.modern}
 
 
@@ -64,7 +64,7 @@ class HealthCheck:
     """One health check of one server."""
 
     def __init__(self, sessions: Sessions, server_id: str, owner_uid: int, timeout: float) -> None:
-        """*timeout* is in seconds, for all answers of the handshake era."""
+        """*timeout* limits the whole conversation in the handshake era, in seconds."""
         self._sessions = sessions
         self._server_id = server_id
         self._owner = Owner(owner_uid, OWNER_NAME, is_mcpd=True)
@@ -73,8 +73,8 @@ class HealthCheck:
     async def run(self) -> Health:
         """Start the server and return its tools and protocol.
 
-        Raises :class:`~mcpd.errors.Unhealthy` with the end of the server's stderr, and what
-        :meth:`mcpd.runtime.sessions.Sessions.spawn` raises.
+        Raises :class:`~mcpd.errors.Unhealthy` with the end of the server's stderr, and the errors of
+        :meth:`mcpd.runtime.sessions.Sessions.spawn`.
         """
         probe = asyncio.create_task(self._ask_modern(list_tools=False))
         try:
@@ -83,12 +83,13 @@ class HealthCheck:
             except Unhealthy as error:
                 if not _has_ended(error):
                     raise
-                # It may not run twice at a time, for example because it locks a file or listens on a fixed port.
+                # The server may be unable to run twice at a time, for example because it locks a file or listens on a
+                # fixed port.
                 await asyncio.wait([probe])
                 handshake, tools = await self._handshake_era()
             return Health(tools, Protocol(handshake, modern=await self._is_modern(probe)))
         except Refused as refusal:
-            # It may speak the modern era only.
+            # The server may speak only the modern era.
             await asyncio.wait([probe])
             found = await self._modern_era(list_tools=True)
             if found is None:
@@ -109,12 +110,12 @@ class HealthCheck:
         return await self._modern_era(list_tools=False) is not None
 
     async def _handshake_era(self) -> tuple[str, list[dict[str, Any]]]:
-        """Return revision and tools after ``initialize``; raise :class:`Refused` if the server refuses it."""
+        """Return the revision and the tools; raise :class:`Refused` if the server refuses ``initialize``."""
         async with self._conversation(self._timeout) as client:
             return await client.initialize(), await _list_tools(client)
 
     async def _modern_era(self, *, list_tools: bool) -> list[dict[str, Any]] | None:
-        """As :meth:`_ask_modern`, but return None for an unhealthy server, too."""
+        """Like :meth:`_ask_modern`, but also return None for an unhealthy server."""
         try:
             return await self._ask_modern(list_tools=list_tools)
         except Unhealthy as error:
@@ -122,7 +123,7 @@ class HealthCheck:
             return None
 
     async def _ask_modern(self, *, list_tools: bool) -> list[dict[str, Any]] | None:
-        """Return the tools (empty unless *list_tools*) of a server of the modern era, None for one that refuses.
+        """Return the tools of a modern-era server (empty unless *list_tools*); None if it refuses that era.
 
         Raises :class:`~mcpd.errors.Unhealthy`.
         """
@@ -175,7 +176,7 @@ def _has_ended(error: Unhealthy) -> bool:
 
 
 async def _list_tools(client: McpClient) -> list[dict[str, Any]]:
-    """Return the tools, each with a name; raise :class:`ConnectionFault` for those that cannot be kept."""
+    """Return the server's tools; raise :class:`ConnectionFault` if they are refused, invalid or over the limits."""
     try:
         tools = await client.tools()
         check_json(tools)

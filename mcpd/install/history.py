@@ -29,15 +29,15 @@ class GenerationInfo:
     version: str
     """Empty if the manifest is broken."""
     state: Literal["active", "previous", "pending"]
-    """``pending`` waits for approval; ``previous`` includes newer ones that were rolled back."""
+    """``pending``: waits for approval; ``previous``: not active, even if newer than the active generation."""
     registry: str
-    """URL of its registry; empty if it was user-supplied, or if that is unknown."""
+    """URL of the registry that it was installed from; empty if it was user-supplied, or if the registry is unknown."""
     resolved: str
     """The commit, version or hash that was installed."""
     installed: float
     """Seconds since the epoch."""
     verified: bool
-    """True if it was verified when it was installed."""
+    """True if the generation was verified when it was installed."""
 
 
 def history(store: Store, server_id: str) -> list[GenerationInfo]:
@@ -50,7 +50,7 @@ def history(store: Store, server_id: str) -> list[GenerationInfo]:
     numbers = {*store.generations(server_id), *(number for number in (active, held) if number is not None)}
     found = []
     for number in sorted(numbers, reverse=True):
-        with suppress(NotFound):  # removed meanwhile
+        with suppress(NotFound):  # removed in the meantime
             found.append(_info(store, server_id, number, active, held))
     return found
 
@@ -93,10 +93,11 @@ def _installed(lock: dict[str, Any], path: Path) -> float:
 
 
 def rollback_target(store: Store, server_id: str, wanted: int | None = None) -> int:
-    """Return the generation to roll back to: *wanted*, or the newest one before the active one with other content.
+    """Return the generation to roll back to: *wanted*, or the newest older one whose content differs.
 
-    An update that was rolled back and installed again exists twice. If all are the same, it is the previous one. Blocks
-    on the disk. Raises :class:`~mcpd.errors.NotFound` if there is none.
+    The content is compared because an update that was rolled back and installed again exists twice. If all older
+    generations have the same content, the previous one is returned. Blocks on the disk. Raises
+    :class:`~mcpd.errors.NotFound` if there is none.
     """
     active = store.active_generation(server_id)
     if wanted is None and active is not None:

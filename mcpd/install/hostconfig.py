@@ -64,7 +64,7 @@ _UV_VARIABLES: Final = {
     "default-timeout": "UV_HTTP_TIMEOUT",
     "retries": "UV_HTTP_RETRIES",
 }
-"""The variables of uv by the setting of pip."""
+"""Environment variables of uv, by the corresponding setting of pip."""
 _TRUE: Final = ("1", "true", "yes", "on")
 _PIP_FILES: Final = ("cert", "client-cert", "constraint")
 
@@ -78,20 +78,20 @@ class HostConfig:
     readable: tuple[Path, ...]
     """Files and directories to bind read-only."""
     locations: tuple[str, ...] = field(default=(), repr=False)
-    """URLs of the configured registries, and of other configured places of packages."""
+    """URLs of the configured registries and of other configured package locations."""
     proxies: Mapping[str, str] = field(default_factory=dict, repr=False)
-    """The proxies for ``http`` and ``https``; ``no`` has the hosts to connect to directly, as in ``no_proxy``."""
+    """Proxy URLs for ``http`` and ``https``; ``no`` lists the hosts to connect to directly, like ``no_proxy``."""
     options: tuple[str, ...] = ()
-    """Command line options for settings without a variable."""
+    """Command line options for settings that have no environment variable."""
 
 
 def pip_config(scope: Scope, home: Path, environ: Mapping[str, str] | None = None) -> HostConfig:
-    """Return the configuration of pip for an installation in *scope*, of the user with the directory *home*."""
+    """Return pip's configuration for an installation in *scope*; *home* is the home directory of the user."""
     return _pip_and_settings(scope, home, os.environ if environ is None else environ)[0]
 
 
 def uv_config(scope: Scope, home: Path, environ: Mapping[str, str] | None = None) -> HostConfig:
-    """Return the configuration of pip, as :func:`pip_config`, in the variables of uv."""
+    """Return pip's configuration, like :func:`pip_config`, as environment variables for uv."""
     pip, settings = _pip_and_settings(scope, home, os.environ if environ is None else environ)
     found = {name: settings[key] for key, name in _UV_VARIABLES.items() if settings.get(key)}
     if "UV_FIND_LINKS" in found:
@@ -123,7 +123,7 @@ def _pip_and_settings(scope: Scope, home: Path, environ: Mapping[str, str]) -> t
 
 
 def _own_pip_file(scope: Scope, home: Path, environ: Mapping[str, str]) -> Path | None:
-    """Return the configuration file besides the system's; as in pip, the variable wins, and /dev/null means none."""
+    """Return pip's user configuration file; ``PIP_CONFIG_FILE`` takes precedence, and ``/dev/null`` means none."""
     chosen = environ.get("PIP_CONFIG_FILE")
     if chosen:
         candidates = [Path(chosen)]
@@ -136,7 +136,7 @@ def _own_pip_file(scope: Scope, home: Path, environ: Mapping[str, str]) -> Path 
 
 
 def npm_config(scope: Scope, home: Path, environ: Mapping[str, str] | None = None) -> HostConfig:
-    """Return the configuration of npm for an installation in *scope*, of the user with the directory *home*."""
+    """Return npm's configuration for an installation in *scope*; *home* is the home directory of the user."""
     environ = os.environ if environ is None else environ
     env = {name: value for name in NPM_VARIABLES if (value := environ.get(name) or environ.get(name.lower()))}
     readable: list[Path] = []
@@ -170,7 +170,7 @@ def npm_config(scope: Scope, home: Path, environ: Mapping[str, str] | None = Non
 
 
 def _npm_settings(files: Iterable[Path], environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the settings in *files*, of which later ones win, with variables filled in as npm does."""
+    """Return the settings in *files*, where later files take precedence; variables are expanded as npm does."""
     found: dict[str, str] = {}
     for file in files:
         for key, value in re.findall(r"^[ \t]*([^\s=;#\[]+)[ \t]*=[ \t]*(.*?)\s*$", _text(file), re.MULTILINE):
@@ -181,7 +181,7 @@ def _npm_settings(files: Iterable[Path], environ: Mapping[str, str]) -> dict[str
 
 
 def git_config(environ: Mapping[str, str] | None = None) -> HostConfig:
-    """Return the certificates that git should trust, if they are not the system's."""
+    """Return git's configuration: the CA certificates to trust, if they are not the system's."""
     env = _given(os.environ if environ is None else environ, "GIT_SSL_CAINFO")
     return HostConfig(env, tuple(path for path in map(Path, env.values()) if path.exists()))
 
@@ -233,7 +233,7 @@ def _local_paths(key: str, value: str) -> Iterator[Path]:
 
 
 def _directories(value: str) -> Iterator[Path]:
-    """Yield the local directories among the blank-separated locations in *value*.
+    """Yield the local directories among the space-separated locations in *value*.
 
     An index ``…/simple`` links to files next to itself, so its parent has to be readable.
     """

@@ -98,15 +98,16 @@ class Installer:
         self._updates = Updates(store, catalog, self._revisions)
 
     async def find(self, server_id: str, options: InstallOptions) -> CatalogEntry:
-        """Return the offer for *server_id*, in the version that *options* ask for.
+        """Return the offer for *server_id*, at the version that *options* ask for.
 
-        Raises :class:`~mcpd.errors.NotFound`, and :class:`~mcpd.errors.InvalidArgument` for an entry without versions.
+        Raises :class:`~mcpd.errors.NotFound`, and :class:`~mcpd.errors.InvalidArgument` if the entry has no versions to
+        choose from.
         """
         offer = await in_thread(partial(self._catalog.find, check_id(server_id), options.source))
         return at_version(offer, options.version)
 
     async def install(self, server_id: str, options: InstallOptions, owner_uid: int) -> Job:
-        """Install *server_id* from a registry. Errors as :meth:`find` and :meth:`install_offer`."""
+        """Install *server_id* from a registry. Raises the same errors as :meth:`find` and :meth:`install_offer`."""
         return self.install_offer(await self.find(server_id, options), options, owner_uid)
 
     def install_offer(self, offer: CatalogEntry, options: InstallOptions, owner_uid: int) -> Job:
@@ -120,8 +121,8 @@ class Installer:
     def install_manifest(self, data: bytes, options: InstallOptions, owner_uid: int, signer: str = "") -> Job:
         """Install the server that *data*, the JSON of a registry entry or manifest, describes.
 
-        *signer* is the name of the trusted key that signed *data*; it covers the files only if *data* pins them. Errors
-        as :meth:`install_offer`.
+        *signer* is the name of the trusted key that signed *data*; it covers the files only if *data* pins them. Raises
+        the same errors as :meth:`install_offer`.
         """
         if len(data) > MAX_MANIFEST:
             raise InvalidManifest(f"the manifest is larger than {MAX_MANIFEST} bytes")
@@ -134,9 +135,9 @@ class Installer:
     def bundle_signer(self, bundle: Bundle, *, required: bool = False) -> str:
         """Return the name of the trusted key that covers *bundle*, empty if there is none. Reads the catalog.
 
-        A key covers a bundle if it signed a registry that has an entry with the same id and hash. If one is *required*,
-        as it was the reason to allow the installation, raises :class:`~mcpd.errors.SignatureInvalid` or
-        :class:`~mcpd.errors.NotAuthorized` without one.
+        A key covers a bundle if it signed a registry that has an entry with the same id and hash. With *required*, for
+        a signature that was the reason to allow the installation, raises :class:`~mcpd.errors.SignatureInvalid` or
+        :class:`~mcpd.errors.NotAuthorized` if there is no such key.
         """
         for offer in self._catalog.offers([bundle.entry.id]).get(bundle.entry.id, ()):
             source = offer.entry.source
@@ -153,9 +154,9 @@ class Installer:
         raise NotAuthorized(f"{fault} any more; try again to authorize it as unsigned")
 
     def install_bundle(self, bundle: Bundle, options: InstallOptions, owner_uid: int, signer: str = "") -> Job:
-        """Install a user-supplied MCP bundle that *signer* covers; the job removes the file when it ends.
+        """Install a user-supplied bundle that the key *signer* covers; the job removes the file when it ends.
 
-        Errors as :meth:`install_offer`; the caller then has to remove the file.
+        Raises the same errors as :meth:`install_offer`; if it raises, the caller has to remove the file.
         """
         offer = CatalogEntry(bundle.entry, "", verified=bool(signer), signer=signer)
         return self._install(offer, options, owner_uid, bundle=bundle)
@@ -173,10 +174,10 @@ class Installer:
         return self.update_to(wanted, await self.update_offers(wanted, options), options, owner_uid)
 
     async def update_offers(self, server_ids: Iterable[str], options: InstallOptions) -> list[CatalogEntry]:
-        """Return the offers that :meth:`update` would install, in the version that *options* ask for.
+        """Return the offers that :meth:`update` would install, at the version that *options* ask for.
 
-        Raises :class:`~mcpd.errors.NotFound`, :class:`~mcpd.errors.ReadOnly`, and
-        :class:`~mcpd.errors.InvalidArgument` if a version is given for several servers, or for one without versions.
+        Raises :class:`~mcpd.errors.NotFound`, :class:`~mcpd.errors.ReadOnly`, and :class:`~mcpd.errors.InvalidArgument`
+        if a version is given for several servers, or for a server that has none to choose from.
         """
         wanted = list(dict.fromkeys(server_ids))
         if options.version and len(wanted) != 1:
@@ -196,7 +197,10 @@ class Installer:
     def update_to(
         self, wanted: Collection[str], found: Sequence[CatalogEntry], options: InstallOptions, owner_uid: int
     ) -> Job:
-        """Install the offers *found* as updates of *wanted* (empty: of all servers). Errors as :meth:`update`."""
+        """Install the offers *found* as updates of *wanted* (empty: of all servers).
+
+        Raises the same errors as :meth:`update`.
+        """
 
         async def work(job: Job) -> None:
             failed: list[McpdError] = []
@@ -218,7 +222,7 @@ class Installer:
         return self.jobs.start(JobKind.UPDATE, list(wanted) or [one.entry.id for one in found], owner_uid, work)
 
     async def rollback_target(self, server_id: str, wanted: int | None = None) -> int:
-        """Return the generation that :meth:`rollback` activates: *wanted* if it still exists.
+        """Return the generation that :meth:`rollback` activates: *wanted*, or the default if that is None.
 
         Raises :class:`~mcpd.errors.NotFound` and :class:`~mcpd.errors.ReadOnly`.
         """
@@ -226,9 +230,10 @@ class Installer:
         return await in_thread(rollback_target, self._store, server_id, wanted)
 
     def rollback(self, server_id: str, owner_uid: int, *, generation: int | None = None) -> Job:
-        """Activate *generation*; by default as :func:`~mcpd.install.history.rollback_target`. Errors as :meth:`update`.
+        """Activate *generation*, by default the result of :func:`~mcpd.install.history.rollback_target`.
 
-        The job fails with :class:`~mcpd.errors.IntegrityMismatch` if the files differ from what was installed.
+        Raises the same errors as :meth:`update`. The job fails with :class:`~mcpd.errors.IntegrityMismatch` if the
+        files differ from what was installed.
         """
         self._own(server_id)
 
@@ -241,9 +246,9 @@ class Installer:
         return self.jobs.start(JobKind.ROLLBACK, [server_id], owner_uid, work)
 
     def approve(self, server_id: str, owner_uid: int, *, generation: int | None = None, drop: bool = False) -> Job:
-        """Activate the pending update of *server_id*; if *generation* is given, only if that is the pending one.
+        """Activate the pending update of *server_id*; if *generation* is given, only if that generation is pending.
 
-        With *drop* the update is removed instead. Errors as :meth:`update`.
+        With *drop* the update is removed instead. Raises the same errors as :meth:`update`.
         """
         self._own(server_id)
         decide = self._activation.drop if drop else self._activation.approve
@@ -256,8 +261,8 @@ class Installer:
     def verify(self, server_ids: Iterable[str], owner_uid: int) -> Job:
         """Compare the files of *server_ids* (empty: all servers of this layer) with the recorded hashes.
 
-        The job fails like :func:`~mcpd.install.verification.verify_servers`. It keeps the disk busy, so each user has
-        one at a time. Errors as :meth:`update`.
+        The job fails like :func:`~mcpd.install.verification.verify_servers`. Verification keeps the disk busy, so each
+        user can run one such job at a time. Raises the same errors as :meth:`update`.
         """
         for job in self.jobs.list():
             if job.kind is JobKind.VERIFY and job.owner_uid == owner_uid and not job.state.finished:
@@ -273,14 +278,17 @@ class Installer:
     async def set_pinned(self, server_id: str, pinned: bool) -> None:
         """Pin *server_id* to its version, or unpin it.
 
-        Raises :class:`~mcpd.errors.Busy` while a job works on it: it may roll back a generation on trial, and the pin
-        would be lost with that.
+        Raises :class:`~mcpd.errors.Busy` while a job works on the server: if the job rolls back a generation on trial,
+        the pin would be lost.
         """
         self.jobs.check_free([server_id])
         await in_thread(self._store.set_pinned, server_id, pinned)
 
     def uninstall(self, server_id: str, owner_uid: int, *, keep_config: bool = False) -> Job:
-        """Stop and remove *server_id*, with configuration and state unless *keep_config*. Errors as :meth:`update`."""
+        """Stop and remove *server_id* and, unless *keep_config*, its configuration and state.
+
+        Raises the same errors as :meth:`update`.
+        """
         self._own(server_id)
 
         async def work(job: Job) -> None:
@@ -353,7 +361,7 @@ class Installer:
             content = content_digest(offer.entry)
             offer = await complete_entry(offer, self._settings.catalog, self._keys)
             plan = self._plan(offer, options, content=content)
-            job.answers.forget()  # those for the previous server
+            job.answers.forget()  # the values given for the previous server
             job.answers = plan.answers
         await self._pipeline.install(job, plan)
 
@@ -363,7 +371,7 @@ class Installer:
         return make_plan(offer, options, self._store, guard, self._scope, content=content, is_user_supplied=given)
 
     async def _change(self, job: Job, server_id: str, change: Callable[[], object]) -> None:
-        """Stop *server_id*, apply *change*, and stop it again, since clients restart it at once."""
+        """Stop *server_id*, apply *change*, and stop it again, since clients may have restarted it in the meantime."""
         job.enter(JobState.ACTIVATING)
         await self._sessions.stop_server(server_id)
         await in_thread(change)
@@ -417,7 +425,7 @@ class Installer:
         await self._catalog.refresh(lambda done, total: job.advance(100 * done / total))
 
     def _own(self, server_id: str) -> InstalledServer:
-        """Return the installed server; raise :class:`~mcpd.errors.ReadOnly` if this instance may not change it."""
+        """Return the server *server_id*; raise :class:`~mcpd.errors.ReadOnly` if this instance may not change it."""
         server = self._store.get(check_id(server_id))
         if server.script is not None:
             raise ReadOnly(

@@ -76,7 +76,7 @@ class JobState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """One thing that a job has to ask: a consent or a value."""
+    """A consent or a value that a job has to ask for."""
 
     kind: str
     """``permission``, ``variable``, ``run-as``, ``remote``, ``unverified``, ``unchecked`` or ``config``."""
@@ -94,7 +94,7 @@ class Need:
         return cls("config", prop.key, prop.label or prop.key, prop.description, prop.sensitive, prop.type or "")
 
     def to_dict(self) -> dict[str, str | bool]:
-        """Return the need as in the D-Bus property ``Needs``."""
+        """Return the need in the format of the D-Bus property ``Needs``."""
         return {
             "kind": self.kind,
             "key": self.key,
@@ -119,7 +119,7 @@ class PlanItem:
     """The expected hash, as in the lock file."""
 
     def to_dict(self) -> dict[str, str]:
-        """Return the item as in the D-Bus property ``Plan``, without empty fields."""
+        """Return the item in the format of the D-Bus property ``Plan``, without empty fields."""
         found = {"kind": self.kind, "key": self.key, "label": self.label, "version": self.version}
         return {key: value for key, value in (found | {"integrity": self.integrity}).items() if value}
 
@@ -164,7 +164,7 @@ class Job:
         """0 while unknown."""
         self.needs: list[Need] = []
         self.question = 0
-        """Incremented whenever :attr:`needs` changes, even if the same is asked for the next server."""
+        """Incremented whenever :attr:`needs` changes, even if the next server has the same needs."""
         self.plan: list[PlanItem] = []
         self.error: McpdError | None = None
         self.durations: dict[str, float] = {}
@@ -184,7 +184,7 @@ class Job:
 
     @property
     def server_id(self) -> str:
-        """The server that the job changes; of several, the one in progress, and empty before and after."""
+        """The server that the job changes; if there are several, the one in progress, or empty before and after."""
         return self.server_ids[0] if len(self.server_ids) == 1 else self._at_work
 
     @property
@@ -227,7 +227,7 @@ class Job:
         self._recheck()
 
     def set_secret(self, key: str, value: str) -> None:
-        """Set the value of a sensitive property. Errors as :meth:`set_config`."""
+        """Set the value of a sensitive property. Raises the same errors as :meth:`set_config`."""
         self._check_open()
         self.answers.set_secret(key, value)
         self._recheck()
@@ -236,7 +236,7 @@ class Job:
         """Wait until the job is finished; see :attr:`state` and :attr:`error` for the result."""
         await self._finished.wait()
 
-    # For the work
+    # For the code that carries out the job
 
     def start(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Run *work* as this job."""
@@ -244,12 +244,12 @@ class Job:
         self._task.add_done_callback(self._ended)
 
     def abort(self) -> None:
-        """End the job in any state, also during activation; for shutdown."""
+        """Cancel the job in any state, even during activation."""
         if self._task is not None and not self.state.finished and not self._task.cancelling():
             self._task.cancel()
 
     async def joined(self) -> None:
-        """Wait until the task has ended."""
+        """Wait until the job's task has ended."""
         if self._task is not None:
             await asyncio.wait([self._task])
 
@@ -264,7 +264,7 @@ class Job:
         self._changed("state", *(["cancellable"] if was_cancellable != self.cancellable else []))
 
     def begin_part(self, index: int, count: int, server_id: str) -> None:
-        """Report from now on about *server_id*, part *index* (from 0) of *count* parts of the job."""
+        """Start reporting on *server_id*, part *index* (from 0) of the *count* parts of the job."""
         self._share = (index / count, 1 / count)
         if server_id != self.server_id:
             self._at_work = server_id
@@ -288,7 +288,7 @@ class Job:
             self._changed("bytes_done", "bytes_total")
 
     def show_plan(self, items: Iterable[PlanItem]) -> None:
-        """Publish the plan."""
+        """Publish *items* as the plan of the job."""
         self.plan = list(items)
         self._changed("plan")
 
@@ -331,7 +331,7 @@ class Job:
             raise InvalidArgument(f"job {self.number} is {self.state} and no longer accepts values")
 
     async def _main(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Run *work* and set the final state by its result; unexpected exceptions are logged here."""
+        """Run *work* and set the final state according to its result; unexpected exceptions are logged here."""
         try:
             await work()
         except asyncio.CancelledError:
@@ -379,11 +379,11 @@ class Job:
 
 
 MAX_JOBS_PER_UID: Final = 16
-"""Unfinished jobs of one user."""
+"""Maximum number of unfinished jobs of one user."""
 LINGER: Final = 60.0
 """Seconds that a finished job stays listed, so that polling clients see its result."""
 MAX_FINISHED_PER_UID: Final = 256
-"""Finished jobs of one user that stay listed; the oldest are removed first."""
+"""Maximum number of finished jobs of one user that stay listed; the oldest are removed first."""
 
 
 class Jobs:

@@ -29,7 +29,7 @@ def write_lock(
     """Write the lock file of the generation in *root*.
 
     *registry* is the URL of the *entry*'s registry, empty if it was user-supplied; *verified* is the name of the
-    trusted key that covers what is installed, empty if there is none; *content* is
+    trusted key that covers the installed version, empty if there is none; *content* is
     :func:`mcpd.install.updates.content_digest` of the entry in the registry.
     """
     entry_document = _without_credentials(entry.to_json())
@@ -73,7 +73,7 @@ def read_lock(root: Path) -> dict[str, Any]:
 
 
 def identity(root: Path) -> str:
-    """Return a string that is equal for generations with the same content; *root* is the directory of one.
+    """Return a string that is equal for generations with the same content; *root* is a generation's directory.
 
     A generation without a record of its content is equal only to itself.
     """
@@ -84,13 +84,13 @@ def identity(root: Path) -> str:
         return json.dumps(str(root))
     made_of = [lock.get(key) for key in ("source", "resolved", "content", "files")]
     if is_local:
-        # A local directory has no version.
+        # A local directory has no version, so its files are compared.
         made_of.append(lock.get("tree"))
     return json.dumps(made_of, sort_keys=True)
 
 
 def _read(root: Path) -> dict[str, Any]:
-    """As :func:`read_lock`, but raise OSError or InvalidManifest if it is broken, so that it is not overwritten."""
+    """Like :func:`read_lock`, but raise OSError or InvalidManifest for a broken file, so that it is not overwritten."""
     try:
         found = load_json(read_file(root / LOCK_FILE), LOCK_FILE)
     except FileNotFoundError:

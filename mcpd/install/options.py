@@ -27,11 +27,11 @@ class InstallOptions:
     version: str = ""
     """Version (pypi, npm) or revision (git) to install instead of the entry's; updates then leave the server alone."""
     source: str = ""
-    """URL of the registry to take the entry from; empty for the first that has it."""
+    """URL of the registry to take the entry from; empty for the first registry that has the server."""
     dry_run: bool = False
-    """End as cancelled once the plan is known."""
+    """Stop once the plan is known; the job ends as cancelled."""
     reinstall: bool = False
-    """Install the same version again, or replace a server with another origin."""
+    """Install the same version again, or replace a server of a different origin."""
     check: bool = True
     """Run the health check; False installs a remote server that may be offline."""
 
@@ -49,7 +49,7 @@ class Answers:
     def set_config(self, changes: Mapping[str, JsonValue]) -> None:
         """Set values of properties that are not sensitive; None removes one.
 
-        Raises :class:`~mcpd.errors.InvalidConfig` for an unknown or sensitive key or a value that does not fit.
+        Raises :class:`~mcpd.errors.InvalidConfig` for an unknown or sensitive key or an invalid value.
         """
         for key, value in config.checked(self._known(), changes).items():
             if value is None:
@@ -58,7 +58,10 @@ class Answers:
                 self._values[key] = value
 
     def set_secret(self, key: str, value: str) -> None:
-        """Set the value of a sensitive property; an empty one removes it. Errors as :meth:`set_config`."""
+        """Set the value of a sensitive property; an empty one removes it.
+
+        Raises the same errors as :meth:`set_config`.
+        """
         checked = config.checked_secret(self._known(), key, value)
         if value:
             self._secrets[key] = checked
@@ -68,7 +71,7 @@ class Answers:
     def take_over(self, earlier: Answers) -> None:
         """Move the values of *earlier*, given before all properties were known, into this object.
 
-        Errors as :meth:`set_config`, including for properties that do not exist.
+        Raises the same errors as :meth:`set_config`, including for properties that do not exist.
         """
         values, secrets = dict(earlier._values), dict(earlier._secrets)
         earlier.forget()
@@ -90,7 +93,7 @@ class Answers:
         return {**self._values, **self._secrets}
 
     def forget(self) -> None:
-        """Drop the values."""
+        """Discard the values."""
         self._values.clear()
         self._secrets.clear()
 

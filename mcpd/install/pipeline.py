@@ -44,12 +44,12 @@ if TYPE_CHECKING:
     from mcpd.trust.keys import Keys
 
 MAX_BYTES: Final = 16 * 1024**3
-"""Bytes of a package with all its dependencies; archives may unpack to any size."""
+"""Maximum size in bytes of a package with all its dependencies; archives may unpack to any size."""
 _INTERPRETER: Final = re.compile(r"/usr/bin/python3(\.[0-9]+)?")
 
 
 def seal(root: Path) -> None:
-    """Make everything in *root* readable by all users, and writable by its owner only.
+    """Make everything in *root* readable by all users, and writable only by its owner.
 
     Raises :class:`~mcpd.errors.InvalidManifest` for a link that leads outside *root* (a virtual environment may link to
     the system's interpreter), for special files, and for a tree over the limits.
@@ -154,7 +154,7 @@ def _check(entry: Entry, transport: Transport, root: Path) -> None:
 
 
 def _command_hint(command: str, root: Path) -> str:
-    """Return how to write *command* if it contains arguments, or is a file at the top of *root*; empty if neither."""
+    """Return a hint if *command* contains arguments, or is a file in *root* written without ``./``; otherwise empty."""
     program, _, arguments = command.partition(" ")
     if arguments and _exists(program, root):
         return f"; start {program[:200]!r}, and give it its arguments apart from it (args, mcpctl install --arg)"
@@ -171,7 +171,7 @@ def _exists(command: str, root: Path) -> bool:
 
 
 def _inside(root: Path, relative: str) -> bool:
-    """Return whether *relative* exists in *root*; a virtual environment's link to its interpreter counts."""
+    """Return whether *relative* exists in *root*; a virtual environment's link to its interpreter counts as inside."""
     path = Path(root, relative)
     return path.exists() and path.parent.resolve().is_relative_to(root.resolve())
 
@@ -196,7 +196,7 @@ def _needs_build(root: Path) -> str:
 
 
 PARALLEL: Final = 2
-"""Installations that fetch and build at the same time; others wait."""
+"""Number of installations that fetch and build at the same time; others wait."""
 PLAN_ONLY: Final = "only the plan was asked for"
 """Message of the :class:`~mcpd.errors.Cancelled` that ends a dry run."""
 
@@ -216,12 +216,13 @@ class Pipeline:
     async def install(self, job: Job, plan: Plan) -> None:
         """Carry out *plan* as *job*.
 
-        Raises the errors of all steps; a generation that was begun is then removed.
+        Raises the errors of all steps; an unfinished generation is then removed.
         """
         made: list[Generation] = []
         try:
             if not plan.is_dry_run and plan.is_complete and plan.answers.missing():
-                # What the entry itself declares can be asked before the packages are resolved.
+                # Values for properties that the entry itself declares can be requested before the packages are
+                # resolved.
                 job.show_plan(plan.items(Resolution()))
                 await job.ask_config()
                 job.enter(JobState.PLANNING)
@@ -283,7 +284,7 @@ class Pipeline:
     ) -> None:
         async with self._slots:
             manifest = await self._build(job, plan, recipe, bench)
-            # Users who supply an entry themselves would only be asked to approve their own change.
+            # Updates of a user-supplied entry are not held: its user would only be asked to approve their own change.
             watch_tools = bool(plan.registry)
             await self._activation.activate(
                 job, generation, manifest, plan.answers, watch_tools=watch_tools, is_checked=is_checked

@@ -96,7 +96,7 @@ def filled_in(text: str, manifest: Manifest, given: Mapping[str, JsonValue]) -> 
 
 
 def _grants_the_same(text: str, before: Manifest, after: Manifest) -> bool:
-    """Return whether *text* grants the same in both manifests; another default can change what the same text grants."""
+    """Return whether *text* grants the same in both manifests; a changed default value can change the grant."""
     then, now = (
         permissions.parse(manifest.id, [text], config.merge(manifest, [before.config])) for manifest in (before, after)
     )
@@ -111,7 +111,7 @@ def _address_change(
         return
     before = installed.manifest if installed else None
     if before is None:
-        # A broken manifest may hold values, too, and it is unknown for which address they were meant.
+        # A broken server may also have values, and the address that they were meant for is unknown.
         shown, _ = config.split(manifest, kept or {})
         yield Need(
             "remote",
@@ -172,7 +172,7 @@ class Plan:
     """The consent required."""
     answers: Answers
     verified: str
-    """Name of the trusted key that covers exactly this; empty if there is none."""
+    """Name of the trusted key that covers exactly this version; empty if there is none."""
     is_dry_run: bool
     """True to stop once the plan is shown."""
     is_user_supplied: bool
@@ -182,11 +182,11 @@ class Plan:
     is_checked: bool = True
     """True to run the health check before activation is final."""
     may_be_offline: bool = False
-    """True for the first installation of a remote server, which may be installed although it does not answer."""
+    """True for the first installation of a remote server, which may be installed even if it does not answer."""
     is_agreed: bool = False
     """True if the caller consented to everything beforehand and expects no question."""
     completed: Callable[[Entry], Plan] = field(kw_only=True)
-    """Return the plan for the entry that the package contains; raises as :func:`make_plan`."""
+    """Function that returns the plan for the entry found in the package; raises the errors of :func:`make_plan`."""
 
     @property
     def remote(self) -> bool:
@@ -195,7 +195,7 @@ class Plan:
 
     @property
     def is_complete(self) -> bool:
-        """True if the entry declares all properties; those of a bundle are known once it has been fetched."""
+        """True if the entry declares all properties; the properties of a bundle are known once it has been fetched."""
         return not describes_itself(self.entry)
 
     @property
@@ -207,7 +207,7 @@ class Plan:
         return self.entry.model_copy(update={"source": source.model_copy(update={"url": ""})})
 
     def with_texts(self, texts: PackageTexts) -> Plan:
-        """Return the plan with name and summary of the package filled in where the entry has none."""
+        """Return the plan with the package's name and summary filled in where the entry has none."""
         entry, source = self.entry, self.entry.source
         given = {"summary": entry.summary or texts.summary}
         if texts.name and source is not None and entry.name in {entry.id, source.package}:
@@ -222,7 +222,7 @@ class Plan:
         return RECIPES[source.type](bench, source)
 
     def items(self, resolution: Resolution) -> Iterator[PlanItem]:
-        """Yield what will be done, for the user to consent to; *resolution* lists the files to fetch."""
+        """Yield the items of the plan, for the user to consent to; *resolution* lists the files to fetch."""
         entry = self.entry
         if self.verified:
             yield PlanItem("verified", self.verified)
@@ -243,7 +243,7 @@ class Plan:
             yield PlanItem("setting", prop.key, prop.label)
 
     def _source_items(self, source: Source, resolution: Resolution) -> Iterator[PlanItem]:
-        """Yield *source* and the files to fetch; their size is that of the entry if the resolution has none."""
+        """Yield items for *source* and the files to fetch; the size is the entry's if the resolution has none."""
         where = ("" if self.is_user_supplied else strip_credentials(source.url)) or source.package or source.path
         integrity = f"sha256:{source.sha256}" if source.sha256 else ""
         version = source.rev or resolution.version or source.version or self.entry.version
@@ -293,8 +293,8 @@ def make_plan(
     from which *offer* may have been completed. *is_user_supplied* is true if the caller supplied the files.
 
     Raises :class:`~mcpd.errors.InvalidManifest` for an entry that cannot be installed,
-    :class:`~mcpd.errors.InvalidConfig` and :class:`~mcpd.errors.InvalidArgument` for the options, the former also
-    if the values left by a removed server cannot be read, and :class:`~mcpd.errors.SystemInstanceOnly`.
+    :class:`~mcpd.errors.InvalidConfig` for invalid values, or if the values left by a removed server cannot be read,
+    :class:`~mcpd.errors.InvalidArgument` for other invalid options, and :class:`~mcpd.errors.SystemInstanceOnly`.
     """
 
     def completed(entry: Entry) -> Plan:
@@ -345,14 +345,14 @@ def make_plan(
 
 
 def describes_itself(entry: Entry) -> bool:
-    """Return whether transports and properties are known only once the files have been fetched."""
+    """Return whether the transports and properties of *entry* are known only once its files have been fetched."""
     return entry.source is not None and entry.source.type is SourceType.MCPB and not entry.transports
 
 
 def at_version(offer: CatalogEntry, version: str) -> CatalogEntry:
     """Return *offer* at *version* (or revision) of its package; unchanged if *version* is empty.
 
-    Another version than the entry's is not verified. Raises :class:`~mcpd.errors.InvalidArgument`.
+    A version other than the entry's does not count as verified. Raises :class:`~mcpd.errors.InvalidArgument`.
     """
     if not version:
         return offer

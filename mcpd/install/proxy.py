@@ -38,7 +38,7 @@ CONNECT_TIMEOUT: Final = 30.0
 """Seconds for a connection to one address."""
 _CHUNK: Final = 64 * 1024
 _HOP: Final = (b"connection:", b"keep-alive:", b"proxy-")
-"""Headers for the proxy, which are not forwarded."""
+"""Prefixes of headers that are meant for the proxy and not forwarded."""
 _CLOSE: Final = b"Connection: close"
 _END: Final = b"\r\n\r\n"
 _PORTS: Final = {"http": 80, "https": 443}
@@ -47,16 +47,16 @@ log = logging.getLogger(__name__)
 
 
 class _Failed(Exception):
-    """A refused request; the arguments are a status and the reason."""
+    """A refused request; the arguments are an HTTP status and the reason."""
 
 
 class Proxy:
-    """The proxy of one command."""
+    """The proxy for one sandboxed command."""
 
     def __init__(self, host: HostConfig, *, public: bool = False) -> None:
-        """*host* has the allowed registries and the proxies to use.
+        """*host* contains the allowed registries, and the host's own proxies.
 
-        *public* also allows other hosts, by https and at public addresses only.
+        *public* also allows other hosts, over https and only at public addresses.
         """
         self.refused: list[str] = []
         """Refused destinations, as URLs or as host and port."""
@@ -64,7 +64,7 @@ class Proxy:
         self._proxies = host.proxies
         self._public = public
         self._reached: dict[tuple[str, int], str] = {}
-        """The address that a connection succeeded to, by host and port."""
+        """Addresses of successful connections, by host and port."""
         self._first: dict[tuple[str, int], asyncio.Lock] = {}
         self._listening: asyncio.Task[asyncio.Server] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
@@ -74,13 +74,13 @@ class Proxy:
     async def serving(
         self, directory: Path, arrived: Callable[[int], None] = lambda _count: None
     ) -> AsyncIterator[None]:
-        """Serve the listening socket passed over a socket in *directory*; call *arrived* with each number of bytes."""
+        """Serve on the listener passed over a socket in *directory*; call *arrived* with each number of bytes."""
         self._arrived = arrived
         loop = asyncio.get_running_loop()
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK) as handover:
             parent = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
             try:
-                # An address is at most 107 bytes long, which the path of a generation may exceed.
+                # The address of a unix socket is limited to 107 bytes, which the path of a generation may exceed.
                 handover.bind(f"/proc/self/fd/{parent}/{SOCKET}")
             finally:
                 os.close(parent)
@@ -113,7 +113,7 @@ class Proxy:
             request = _Request.parse(await reader.readuntil(_END))
             proxy = self._proxy(request)
             place = request.host, request.port
-            # npm opens many connections at once; only the first one should look the name up.
+            # npm opens many connections at once; only the first one to a host should look up its name.
             is_later = proxy is not None or place in self._reached
             async with nullcontext() if is_later else self._first.setdefault(place, asyncio.Lock()):
                 server_reader, server_writer = await self._connect(request, proxy)
@@ -145,7 +145,7 @@ class Proxy:
             try:
                 addresses = await _addresses(request.host)
             except socket.gaierror:
-                if proxy is None:  # a proxy may know more names
+                if proxy is None:  # a proxy may be able to resolve more names
                     raise
             else:
                 if not all(is_public(address) for address in addresses):
@@ -162,7 +162,7 @@ class Proxy:
         return _Failed("403", "not a configured registry")
 
     def _proxy(self, request: _Request) -> SplitResult | None:
-        """Return the proxy for the destination of *request*; None if it is this machine, or has no proxy."""
+        """Return the host's proxy for *request*; None if its destination is this machine or needs no proxy."""
         chosen, exceptions = self._proxies.get(request.url.scheme, ""), self._proxies.get("no", "")
         if not chosen or is_loopback(request.host) or _is_exception(request.host, request.port, exceptions):
             return None
@@ -203,13 +203,13 @@ class _Request:
         headers = [header for header in self.headers if not header.lower().startswith(_HOP)]
         if proxy is not None and proxy.username is not None:
             headers.append(_credentials(proxy))
-        # One request per connection, so that no other host can follow.
+        # One request per connection, so that no request to another host can follow.
         headers += [] if self.is_tunnel else [_CLOSE]
         return b"\r\n".join((f"{self.method} {target} HTTP/1.1".encode(), *headers)) + _END
 
 
 def origins(urls: Iterable[str]) -> set[tuple[str, int]]:
-    """Return host and port of each of *urls* that has them."""
+    """Return the host and port of each URL in *urls* that has a host."""
     found = set()
     for url in urls:
         with suppress(ValueError):
@@ -260,7 +260,7 @@ def _credentials(proxy: SplitResult) -> bytes:
 
 
 def _closing(head: bytes) -> bytes:
-    """Return *head*, of a response, with ``Connection: close``."""
+    """Return *head*, the status line and headers of a response, with ``Connection: close``."""
     line, *headers = head.removesuffix(_END).split(b"\r\n")
     return b"\r\n".join((line, *(each for each in headers if not each.lower().startswith(_HOP)), _CLOSE)) + _END
 
@@ -279,7 +279,7 @@ def _failure(error: Exception) -> bytes:
 
 
 async def _until_one_ends(*directions: Coroutine[None, None, None]) -> None:
-    """Wait until one direction has ended: with HTTP the other then ends as well."""
+    """Wait until one direction has ended: with HTTP, the other one is then finished, too."""
     tasks = [asyncio.create_task(direction) for direction in directions]
     try:
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)

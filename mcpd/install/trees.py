@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Untrusted file trees: opened, walked and copied within limits, without leaving them."""
+"""Open, walk and copy untrusted file trees, within limits and without leaving them."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ _FLAGS: Final = os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 @dataclass(frozen=True, slots=True)
 class Pinned:
-    """A directory held open, which stays the same if its path is replaced."""
+    """A directory held open, so that it stays the same even if its path is replaced."""
 
     path: Path
-    """Its path, for messages; never opened again."""
+    """Path of the directory, for messages; never opened again."""
     fd: int
     """Descriptor, open for reading; closed by the caller of :func:`pin`."""
     way: tuple[Identity, ...]
@@ -58,7 +58,7 @@ def pin(path: Path) -> Pinned:
 
 @asynccontextmanager
 async def pinning(find: Callable[[], Pinned]) -> AsyncIterator[Pinned]:
-    """Call *find* in a thread and close the directory that it pins at the end."""
+    """Call *find* in a thread, yield the directory that it pins, and close it at the end."""
     found: list[Pinned] = []
     try:
         await in_thread(lambda: found.append(find()))
@@ -69,7 +69,7 @@ async def pinning(find: Callable[[], Pinned]) -> AsyncIterator[Pinned]:
 
 
 def overlap(path: Path, way: Sequence[Identity], others: Iterable[Path]) -> Path | None:
-    """Return the first of *others* that is, contains or is inside *path*; *way* detects other mounts of it."""
+    """Return the first of *others* that is, contains or is inside *path*; *way* detects it at other mount points."""
     for other in others:
         real = other.resolve()
         if path.is_relative_to(real) or real.is_relative_to(path):
@@ -90,18 +90,18 @@ def _identity(status: os.stat_result) -> Identity:
 
 
 MAX_DEPTH: Final = 128
-"""Nested directories; one descriptor is open for each."""
+"""Maximum number of nested directories; one descriptor is open for each."""
 MAX_ENTRIES: Final = 500_000
-"""Files, directories and links in one tree."""
+"""Maximum number of files, directories and links in one tree."""
 _SHOWN: Final = 200
 
 
 @dataclass(frozen=True, slots=True)
 class TreeItem:
-    """A file, directory or link in the tree."""
+    """A file, directory or link in an untrusted tree."""
 
     parent: int
-    """Descriptor of its directory, open until the next item is requested."""
+    """Descriptor of the parent directory, open until the next item is requested."""
     name: str
     relative: str
     """Path from the root of the tree."""
@@ -110,7 +110,7 @@ class TreeItem:
 
 
 def walk(root: int, origin: str, excluded: Collection[str] = ()) -> Generator[TreeItem]:
-    """Yield everything below the directory *root*, a descriptor, except the names *excluded*; directories come first.
+    """Yield everything below the directory descriptor *root* except the names *excluded*, directories first.
 
     Every directory is opened relative to its parent without following links, so that a tree that changes during the
     walk cannot lead elsewhere. The generator has to be closed.
@@ -165,9 +165,9 @@ def readable(name: str) -> str:
 
 _CHUNK: Final = 1024 * 1024
 MAX_BYTES: Final = 4 * 1024**3
-"""Bytes of a project; a sparse file counts in full, since it is copied in full."""
+"""Maximum size of a project in bytes; a sparse file counts in full, since it is copied in full."""
 EXCLUDED: Final = frozenset({".git", ".hg", ".svn", ".venv", "__pycache__"})
-"""Version control data, and files that are created again for the copy."""
+"""Names that are not copied: version control data, and files that are created again for the copy."""
 
 
 class Stopped(Exception):
@@ -198,7 +198,7 @@ def copy_tree(
 
 
 def tree_bytes(source: Pinned, excluded: Collection[str] = EXCLUDED) -> int:
-    """Return the number of bytes that :func:`copy_tree` would copy. Errors as that, if known beforehand."""
+    """Return the number of bytes that :func:`copy_tree` would copy; raise its errors that are known beforehand."""
     total = 0
     try:
         with closing(walk(source.fd, str(source.path), excluded)) as found:

@@ -3,7 +3,7 @@
 
 ``unpack.py extract ARCHIVE TARGET`` unpacks a tar or zip file into the directory TARGET, which it creates;
 ``unpack.py member ARCHIVE NAME`` writes one file of a zip file to standard output. An invalid archive results in one
-line ``error: …`` on standard error, and status 1; the caller removes what was unpacked until then.
+line ``error: …`` on standard error, and status 1; the caller removes what has been unpacked by then.
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ from contextlib import closing
 from typing import IO, Final
 
 MAX_MEMBERS: Final = 100_000
-"""Files, directories and links in an archive, including directories that appear only in the paths of files."""
+"""Maximum number of files, directories and links in an archive, including the directories in the paths of files."""
 MAX_BYTES: Final = 4 << 30
-"""Bytes that all files of an archive unpack to."""
+"""Maximum total size in bytes of the unpacked files of an archive."""
 MAX_RATIO: Final = 100
-"""Bytes that a byte of an archive may unpack to beyond :data:`MODEST_BYTES` in total; programs have about 10."""
+"""Maximum ratio of unpacked to packed size above :data:`MODEST_BYTES` unpacked bytes; about 10 for programs."""
 MODEST_BYTES: Final = 256 << 20
 MAX_HEADERS: Final = 256 << 20
-"""Bytes of a tar file besides the contents; names and attributes can have any length."""
+"""Maximum size in bytes of a tar file in addition to its contents; names and attributes can have any length."""
 MAX_MEMBER: Final = 1 << 20
-"""Bytes of a file that is written to standard output, or of the target of a link."""
+"""Maximum size in bytes of a file that is written to standard output, or of the target of a link."""
 MAX_NAME: Final = 255
-"""Bytes of one component of a path."""
+"""Maximum length of one component of a path, in bytes."""
 MAX_PATH: Final = 1024
-"""Bytes."""
+"""Maximum length of a path, in bytes."""
 MAX_DEPTH: Final = 64
 MEMORY: Final = 1 << 30
-"""Bytes of memory; with :data:`SECONDS` of CPU time, the limits for a hostile table of contents or compression."""
+"""Memory limit in bytes; with :data:`SECONDS` of CPU time, it stops hostile compression or tables of contents."""
 SECONDS: Final = 600
 _CHUNK: Final = 1 << 20
 _SHOWN: Final = 150
@@ -53,7 +53,7 @@ def extract(archive: str, target: str) -> None:
 
     Raises :class:`Refused`, OSError, and the errors of :mod:`tarfile` and :mod:`zipfile` for invalid files.
     """
-    with open(archive, "rb") as file:  # noqa: PTH123 - pathlib would be most of what starting this costs
+    with open(archive, "rb") as file:  # noqa: PTH123 - importing pathlib would take most of the start-up time
         size = os.fstat(file.fileno()).st_size
         unpacked = _Unpacked(target, min(MAX_BYTES, max(MODEST_BYTES, MAX_RATIO * size)))
         if _is_zip(file):
@@ -68,7 +68,7 @@ def extract(archive: str, target: str) -> None:
 def member(archive: str, name: str) -> bytes:
     """Return the content of the file *name* in the zip file *archive*, after checking all its members.
 
-    Errors as :func:`extract`.
+    Raises the same errors as :func:`extract`.
     """
     with open(archive, "rb") as file:  # noqa: PTH123
         if not _is_zip(file):
@@ -106,9 +106,10 @@ def checked_name(raw: str) -> str:
 
 
 def leads_outside(relative: str, points_at: str) -> bool:
-    """Return whether a link at *relative* (below a root, its parents being real directories) to *points_at* may leave.
+    """Return whether a link at *relative* to *points_at* may lead outside the root that *relative* is below.
 
-    ``..`` is accepted only at the beginning: after a name, which may itself be a link, it could lead anywhere.
+    The parents of the link have to be real directories. ``..`` is accepted only at the beginning of *points_at*: after
+    a name, which may itself be a link, it could lead anywhere.
     """
     parts = [part for part in points_at.split("/") if part not in {"", "."}]
     climbs = next((index for index, part in enumerate(parts) if part != ".."), len(parts))
@@ -150,7 +151,7 @@ class _Unpacked:
             raise Refused(f"{_shown(name)}: {done:,} bytes, but the archive states {size:,}")
 
     def copy(self, name: str, of: str, *, executable: bool) -> None:
-        """Write a copy of the file *of*; a hard link would change with it."""
+        """Write a copy of the file *of* in place of a hard link, which would change together with it."""
         if self._kinds.get(of) != "file":
             raise Refused(f"{_shown(name)}: a link to {_shown(of)}, which is not an earlier file of the archive")
         with open(self._path(of), "rb") as content:  # noqa: PTH123
@@ -229,7 +230,7 @@ def _checked_info(info: zipfile.ZipInfo) -> str:
 
 
 def _check_overlap(archive: zipfile.ZipFile, file: IO[bytes]) -> None:
-    """Reject overlapping members, with which an archive unpacks to the square of its size."""
+    """Reject overlapping members, which let an archive unpack to the square of its size."""
     end = 0
     for info in sorted(archive.infolist(), key=lambda info: info.header_offset):
         file.seek(max(info.header_offset, 0))
@@ -284,7 +285,7 @@ def _is_zip(file: IO[bytes]) -> bool:
 
 
 def _shown(name: str) -> str:
-    """Return the untrusted *name* for one line of a message."""
+    """Return the untrusted *name* in a form that fits into one line of a message."""
     shown = name if name.isprintable() else ascii(name)
     return shown if len(shown) <= _SHOWN else f"{shown[:_SHOWN]}…"
 

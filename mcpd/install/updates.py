@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 _Key: TypeAlias = list[tuple[int, int, str]]
 
 _DIGEST_PREFIX: Final = "1-"
-"""Version of the digest's algorithm, its prefix; digests with other prefixes are ignored."""
+"""Prefix of content digests: the version of the algorithm. Digests with other prefixes are ignored."""
 _CONTENT_FIELDS: Final = (
     "source",
     "transports",
@@ -46,7 +46,7 @@ _CONTENT_FIELDS: Final = (
     "integrity",
 )
 _TEXT_FIELDS: Final = frozenset({"label", "title", "description", "placeholder"})
-"""Fields of a configurable property that are only shown to people."""
+"""Fields of a configurable property that are only displayed."""
 
 
 def is_pinned(manifest: Manifest) -> bool:
@@ -63,7 +63,7 @@ def recorded_registry(manifest: Manifest) -> str | None:
 def has_same_origin(manifest: Manifest, entry: Entry, registry: str) -> bool:
     """Return whether *entry* of *registry* has the same origin as the installed *manifest*.
 
-    For servers that another tool installed the package sources are compared, as no registry is recorded.
+    For servers that another tool installed, the package sources are compared, as no registry is recorded.
     """
     recorded = recorded_registry(manifest)
     if recorded is None:
@@ -76,10 +76,10 @@ def has_same_origin(manifest: Manifest, entry: Entry, registry: str) -> bool:
 
 
 def is_different_server(manifest: Manifest, entry: Entry, registry: str) -> bool:
-    """Return whether *entry* is a different server than the installed *manifest*.
+    """Return whether *entry* describes a different server from the installed *manifest*.
 
-    *registry* is empty for a user-supplied entry. Of two user-supplied files only the types are compared, since another
-    version has another name and hash. Without package sources the commands are compared; a new address of a remote
+    *registry* is empty for a user-supplied entry. For two user-supplied files, only the types are compared, since each
+    version has a different name and hash. Without package sources, the commands are compared; a new address of a remote
     server is not a difference, since it requires consent.
     """
     if registry:
@@ -95,7 +95,7 @@ def is_different_server(manifest: Manifest, entry: Entry, registry: str) -> bool
 def is_update(manifest: Manifest, entry: Entry, registry: str) -> bool:
     """Return whether *entry* of *registry* is an update of the installed *manifest*.
 
-    That is an entry with the same origin and a higher version; or, in the same registry, with other content.
+    That is an entry with the same origin and a higher version; or, in the same registry, with different content.
     """
     if is_pinned(manifest) or not has_same_origin(manifest, entry, registry):
         return False
@@ -134,7 +134,7 @@ def is_older(entry: Entry, manifest: Manifest) -> bool:
 
 
 def is_made_from(manifest: Manifest, entry: Entry, registry: str) -> bool:
-    """Return whether *manifest*, of a pending update, was made from what *entry* of *registry* contains now."""
+    """Return whether the pending update *manifest* was built from the current content of *entry* of *registry*."""
     return (
         has_same_origin(manifest, entry, registry)
         and origin_of(manifest).get("content") == content_digest(entry)
@@ -162,7 +162,7 @@ def content_digest(entry: Entry) -> str:
 
 
 def is_same_version(manifest: Manifest, entry: Entry, wanted: str) -> bool:
-    """Return whether *manifest* has *entry* installed, at the version or revision *wanted* if that is not empty."""
+    """Return whether *manifest* is *entry* as installed, at the version or revision *wanted* unless that is empty."""
     requested = wanted or _requested(entry.source)
     if requested and requested not in _installed_versions(manifest):
         return False
@@ -184,7 +184,7 @@ def _requested(source: Source | None) -> str:
 
 
 def _installed_versions(manifest: Manifest) -> set[str]:
-    """Return the names of the installed version."""
+    """Return the names that a request for the installed version may use."""
     asked_for = _requested(manifest.source)
     if manifest.source is not None and manifest.source.type is SourceType.GIT:
         return {asked_for}
@@ -207,15 +207,15 @@ def _key(version: str) -> _Key:
 
 
 def _number(digits: str) -> tuple[int, int, str]:
-    """Return a key that sorts by value, without the limit of ``int`` on digits."""
+    """Return a key that sorts by value, without the limit of ``int`` on the number of digits."""
     significant = digits.lstrip("0")
     return (2, len(significant), significant)
 
 
 PARALLEL: Final = 4
-"""Repositories that are queried at the same time."""
+"""Number of repositories that are queried at the same time."""
 _SHORT_COMMIT: Final = 12
-"""Digits of a shortened commit id."""
+"""Number of digits of a shortened commit id."""
 
 log = logging.getLogger(__name__)
 
@@ -227,8 +227,8 @@ class _BranchState:
     head: str
     """The commit at the tip of the branch."""
     made_from: tuple[str, ...]
-    """The commits of the generations at that time. Later generations are newer than this state, or from another
-    branch."""
+    """The commits of the generations that existed at that time. Later generations are newer than this state, or from
+    another branch."""
 
 
 class Revisions:
@@ -259,7 +259,7 @@ class Revisions:
             await in_thread(self._keep, states)
 
     def new_commit(self, server: InstalledServer, generation: Path) -> str:
-        """Return the shortened commit of *server*'s branch; empty if *generation* is made from it, or from a newer one.
+        """Return the shortened commit of *server*'s branch; empty if *generation* is built from it or from a newer one.
 
         Blocks on the disk.
         """
@@ -276,7 +276,7 @@ class Revisions:
             made_from = await in_thread(self._made_from, server)
             async with limit, asyncio.timeout(self._tools.settings.catalog.timeout):
                 states[server.id] = _BranchState(await self._ask(job, server), made_from)
-        except (McpdError, OSError) as error:  # a TimeoutError is one
+        except (McpdError, OSError) as error:  # TimeoutError is an OSError
             said = error.message if isinstance(error, McpdError) else str(error) or "timed out"
             log.warning("%s: could not check its branch for updates: %s", server.id, said)
 
@@ -288,7 +288,7 @@ class Revisions:
     async def _ask(self, job: Job, server: InstalledServer) -> str:
         manifest = server.manifest
         assert manifest is not None  # noqa: S101 -- for the type checker: checked before
-        assert manifest.source is not None  # noqa: S101 -- as well
+        assert manifest.source is not None  # noqa: S101 -- likewise
         root = self._scratch / secrets.token_hex(8)
         try:
             await in_thread(make_directory, root)
@@ -341,14 +341,14 @@ def _parsed(said: Any) -> _BranchState | None:
 
 
 def _commit(generation: Path) -> str:
-    """Return the commit that *generation* is made from; empty if it is not from git."""
+    """Return the commit that *generation* is built from; empty if it is not from git."""
     resolved = read_lock(generation).get("resolved")
     commit = resolved.get("rev") if isinstance(resolved, dict) else None
     return commit if isinstance(commit, str) else ""
 
 
 def _follows_branch(manifest: Manifest) -> bool:
-    """Return whether the server follows a git branch, so that it has updates while its entry stays the same."""
+    """Return whether the server follows a git branch, so that it can have updates although its entry stays the same."""
     source = manifest.source
     return (
         source is not None
@@ -363,10 +363,10 @@ class Update(NamedTuple):
     """An available update."""
 
     version: str
-    """The offered version, with the commit if a branch has changed. It can be the installed version with other content,
-    and is empty if the registry names none."""
+    """The offered version, with the commit if a branch has changed. Equal to the installed version if only the content
+    differs; empty if the registry names no version."""
     registry: str
-    """URL of the registry."""
+    """URL of the registry that offers it."""
 
 
 class Updates:
@@ -389,7 +389,7 @@ class Updates:
         return found
 
     def find(self, servers: Collection[InstalledServer] = (), *, reinstall: bool = False) -> list[CatalogEntry]:
-        """Return the offers that update *servers* (empty: all of this layer); with *reinstall* also those not newer."""
+        """Return the offers that update *servers* (empty: all of this layer); with *reinstall*, even if not newer."""
         again = reinstall and bool(servers)
         servers = servers or [server for server in self._store.list() if server.writable]
         offers = self._catalog.offers([server.id for server in servers])
@@ -403,7 +403,7 @@ class Updates:
         return found
 
     def _is_wanted(self, server: InstalledServer, offer: CatalogEntry, *, again: bool) -> bool:
-        """Return whether an update installs *offer*; with *again*, even if it is not newer."""
+        """Return whether an update would install *offer*; with *again*, even if it is not newer."""
         manifest = server.manifest
         if manifest is None:
             return again  # the origin of a broken server is unknown

@@ -35,9 +35,9 @@ if TYPE_CHECKING:
 LIST: Final = ".mcpd-files"
 """Name of the list of files in a generation; hidden, like :data:`~mcpd.install.lockfile.LOCK_FILE`."""
 MAX_SHOWN: Final = 20
-"""Differences that are listed; the others are counted."""
+"""Maximum number of differences that are listed; the others are only counted."""
 _OWN: Final = frozenset({MANIFEST, LOCK_FILE, LIST})
-"""Files of mcpd in the root of a generation, which may change."""
+"""mcpd's own files in the root of a generation, which may change."""
 _CHANGING: Final = frozenset({"config", "installDir", "scope"})
 """Fields of the manifest that are set at activation or later."""
 _MAX_LINE: Final = 64 * 1024
@@ -222,7 +222,7 @@ async def verify_servers(store: Store, server_ids: Collection[str], progress: Ca
 
 
 def check_generation(store: Store, server_id: str, number: int) -> None:
-    """Verify one generation; one that mcpd did not install passes. Blocks on the disk.
+    """Verify generation *number*; a generation that mcpd did not install passes. Blocks on the disk.
 
     Raises :class:`~mcpd.errors.IntegrityMismatch` if it differs or its record is missing, and the errors of reading.
     """
@@ -256,18 +256,18 @@ def _installed_by_mcpd(store: Store) -> list[str]:
 
 
 def _is_recorded(generation: Path, manifest: Manifest | None) -> bool:
-    """Return whether mcpd installed it; the manifest shows that, too, if the lock file is missing."""
+    """Return whether mcpd installed *generation*; *manifest* can show that even if the lock file is missing."""
     known = manifest is not None and recorded_registry(manifest) is not None
     return known or (generation / LOCK_FILE).exists()
 
 
 def _is_foreign(generation: Path, manifest: Manifest | None) -> bool:
-    """Return whether another tool installed it; false if there is no manifest to tell."""
+    """Return whether another tool installed *generation*; false if there is no manifest to tell from."""
     return manifest is not None and not _is_recorded(generation, manifest)
 
 
 def _faults(store: Store, server_id: str) -> list[str]:
-    """Return how the files differ from the record. Raises :class:`~mcpd.errors.McpdError` if that is unknown."""
+    """Return the differences from the record. Raises :class:`~mcpd.errors.McpdError` if they cannot be determined."""
     while True:
         server = store.get(server_id)
         if _is_foreign(server.generation, server.manifest):
@@ -281,7 +281,7 @@ def _faults(store: Store, server_id: str) -> list[str]:
             faults = verify(server.generation)
         except McpdError as error:
             failure = error
-        # The generation may have been replaced or removed meanwhile.
+        # The generation may have been replaced or removed in the meantime.
         if (faults or failure) and store.get(server_id).generation != server.generation:
             continue
         if failure is not None:

@@ -39,10 +39,10 @@ SYSTEM_PYTHON: Final = "/usr/bin/python3"
 CACHE: Final = "packages"
 """Directory in the scope's cache with the caches of package managers, and byte code."""
 MAX_CACHE: Final = 1024**3
-"""Bytes of that directory; if it is larger, it is emptied before the next installation."""
+"""Maximum size of that directory in bytes; if it is larger, it is emptied before the next installation."""
 PROGRAMS: Final = "/usr/bin:/usr/local/bin:/bin"
 MAX_OUTPUT: Final = 64 * 1024 * 1024
-"""Bytes of a command's stdout; a report of pip contains the descriptions of all packages."""
+"""Maximum size of a command's stdout in bytes; a report of pip contains the descriptions of all packages."""
 WATCH_INTERVAL: Final = 0.5
 """Seconds between two measurements of a watched directory."""
 
@@ -113,18 +113,19 @@ class Workbench:
     ) -> bytes:
         """Run *argv* in the build sandbox and return its stdout.
 
-        *writable* defaults to the whole generation; code of packages gets less, so that it cannot tamper with later
-        steps. *cache* is the subdirectory of :attr:`cache` that is also writable; it must be empty if code of a package
-        may run. *pinned* is mounted like *readable*, unless a link replaced it since it was resolved. *doing* is a
-        phrase for messages (``"downloading time-server"``). The size of *watch* is reported while the command runs.
-        *proxy*, with *network*, is the only access to the network; it needs a *cwd* directly below :attr:`scratch`, and
-        replaces :data:`~mcpd.install.proxy.PROXY_URL` in the variables of *env*. *program* explains failures. Bytes
-        received through it are reported as well, and as progress if *expected* is their total.
+        *writable* defaults to the whole generation; commands that run a package's code get less, so that they cannot
+        tamper with later steps. *cache* is the subdirectory of :attr:`cache` that is also writable; it must be empty if
+        code of a package may run. *pinned* is mounted like *readable*, unless a link replaced it since it was resolved.
+        *doing* is a phrase for messages (``"downloading time-server"``). The size of *watch* is reported while the
+        command runs. *proxy*, with *network*, is the only access to the network; it needs a *cwd* directly below
+        :attr:`scratch`, and its address replaces :data:`~mcpd.install.proxy.PROXY_URL` in the values of *env*. Bytes
+        received through it are reported as well, and as progress if *expected* is their total. *program* explains why
+        the command failed.
 
         Raises :class:`~mcpd.errors.SourceUnavailable` or, without *network*, :class:`~mcpd.errors.BuildFailed` if the
-        command fails, :class:`~mcpd.errors.IntegrityMismatch` if it reports a wrong hash,
-        :class:`~mcpd.errors.NoSpace` if the disk is full, :class:`~mcpd.errors.InvalidManifest` if *proxy* refused a
-        request, and the errors of :func:`mcpd.runtime.run.run`.
+        command fails, :class:`~mcpd.errors.IntegrityMismatch` if it reports a wrong hash, :class:`~mcpd.errors.NoSpace`
+        if the disk is full, :class:`~mcpd.errors.InvalidManifest` if *proxy* refused a request, and the errors of
+        :func:`mcpd.runtime.run.run`.
         """
         if cache:
             await in_thread(make_private, self.cache / cache)
@@ -211,7 +212,7 @@ def find_program(name: str) -> str:
 
 
 def tree_size(path: Path) -> int:
-    """Return the bytes of the files below *path*; files that vanish or cannot be read count as 0."""
+    """Return the total size in bytes of the files below *path*; files that vanish or cannot be read count as 0."""
     total, waiting = 0, [os.fspath(path)]
     while waiting:
         with suppress(OSError), os.scandir(waiting.pop()) as entries:

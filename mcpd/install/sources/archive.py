@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from mcpd.model import Entry, Source
 
 MAX_ARCHIVE: Final = 512 * 1024 * 1024
-"""Bytes of an archive, as downloaded."""
+"""Maximum size of an archive in bytes, as downloaded."""
 UNPACK: Final = Path(__file__).resolve().parents[1] / "unpack.py"
 """The program that unpacks archives."""
 RESERVED: Final = ".mcpd-"
@@ -43,7 +43,7 @@ class ArchiveFile:
         self.name = readable(unquote(urlsplit(self._url).path).rpartition("/")[2]) or bench.entry.id
 
     async def download(self) -> str:
-        """Download it and return its SHA-256 in hexadecimal, which equals the pinned one.
+        """Download the archive and return its SHA-256 in hexadecimal, which equals the pinned one.
 
         Raises :class:`~mcpd.errors.IntegrityMismatch`, and the errors of
         :meth:`Fetcher.download <mcpd.catalog.fetch.Fetcher.download>`.
@@ -65,11 +65,11 @@ class ArchiveFile:
         return found
 
     def size(self) -> int:
-        """Return its size in bytes; only after :meth:`download`."""
+        """Return the size of the archive in bytes; only after :meth:`download`."""
         return self._path.stat().st_size
 
     async def extract(self) -> Path:
-        """Unpack it and return the directory.
+        """Unpack the archive and return the directory with its files.
 
         Raises :class:`~mcpd.errors.InvalidManifest` that names the member at fault.
         """
@@ -81,7 +81,10 @@ class ArchiveFile:
         return files
 
     async def member(self, name: str) -> bytes:
-        """Return the content of the file *name* in it; zip files only. Errors as :meth:`extract`."""
+        """Return the content of the file *name* in the archive, which has to be a zip file.
+
+        Raises the same errors as :meth:`extract`.
+        """
         return await self._run("member", name, writable=(self._bench.scratch / "tmp",))
 
     def refuse_reserved(self, directory: Path) -> None:
@@ -113,7 +116,7 @@ class ArchiveFile:
 
 
 class ArchiveRecipe:
-    """The directory ``source.path`` of the archive ``source.url``."""
+    """Recipe for the directory ``source.path`` of the archive ``source.url``."""
 
     def __init__(self, bench: Workbench, source: Source) -> None:
         self._bench = bench
@@ -150,7 +153,7 @@ class ArchiveRecipe:
         return LockedFile(self._archive.name, self._source.version, f"sha256:{self._source.sha256}")
 
     def _root(self, unpacked: Path) -> Path:
-        """Return the project's directory in *unpacked*, below the single top directory that forges add.
+        """Return the project's directory in *unpacked*, skipping the single top directory that forges add.
 
         Raises :class:`~mcpd.errors.InvalidManifest` if it does not exist, or if a link in its path leaves the archive.
         """
@@ -164,7 +167,7 @@ class ArchiveRecipe:
 
 
 def check_url(entry: Entry, source: Source) -> str:
-    """Return ``source.url`` in normal form: https, file, or http on this machine.
+    """Return ``source.url`` in normal form; https, file, and http on this machine are allowed.
 
     Whether the entry's registry may name it is checked elsewhere. Raises :class:`~mcpd.errors.InvalidManifest`.
     """
@@ -175,7 +178,7 @@ def check_url(entry: Entry, source: Source) -> str:
 
 
 def _refuse_own(name: str, bench: Workbench) -> None:
-    """Refuse mcpd's own files, except user-supplied bundles."""
+    """Refuse archives that are mcpd's own files, except user-supplied bundles."""
     path = Path(os.path.realpath(name))
     if path.parent != (bench.tools.paths.layout(bench.tools.scope).cache / "bundles").resolve():
         refuse_own(path, bench)

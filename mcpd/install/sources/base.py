@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from mcpd.model import Entry, JsonValue, Source
 
 MAX_TEXT: Final = 500
-"""Characters of a package's name or summary that are kept."""
+"""Maximum number of characters of a package's name or summary; the rest is dropped."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class LockedFile:
     """Bytes, 0 if unknown."""
 
     def to_json(self) -> dict[str, JsonValue]:
-        """Return the file as in the lock file."""
+        """Return the file in the format of the lock file."""
         found: dict[str, JsonValue] = {"name": self.name, "version": self.version, "integrity": self.integrity}
         if self.file:
             found["file"] = self.file
@@ -67,7 +67,7 @@ class Outcome:
     """The exact ``rev``, ``version`` or ``sha256`` of the source."""
     files: tuple[LockedFile, ...] = ()
     package: str = ""
-    """Name of the package; empty if it is not one."""
+    """Name of the package; empty if the source is not a package."""
     scripts: tuple[str, ...] = ()
     """Commands that the package installs."""
     texts: PackageTexts | None = None
@@ -81,11 +81,11 @@ class Resolution:
     files: tuple[LockedFile, ...] = ()
     """The files that will be fetched."""
     entry: Entry | None = None
-    """The entry completed from the package, for a source that describes its server; None if unchanged."""
+    """The entry, completed by a package that describes its own server; None if unchanged."""
     size: int = 0
-    """Bytes of the files; 0 if unknown."""
+    """Total size of the files in bytes; 0 if unknown."""
     version: str = ""
-    """The exact version of the package; empty if the source has none or states it itself."""
+    """The exact version of the package; empty if the source has none or already names it."""
 
 
 class Recipe(Protocol):
@@ -98,19 +98,19 @@ class Recipe(Protocol):
         """Raise :class:`~mcpd.errors.InvalidManifest` for an invalid source; reads nothing outside the entry."""
 
     async def resolve(self) -> Resolution:
-        """Determine the files to fetch; commands have network access, no code of the package runs."""
+        """Determine the files to fetch; commands have network access, and no code of the package runs."""
 
     async def fetch(self) -> None:
         """Fetch everything that is needed from outside; commands have network access."""
 
     async def build(self) -> Outcome:
-        """Make the server ready to run; only here the package's own code may run, without network."""
+        """Make the server ready to run; the only step in which the package's own code may run, without network."""
 
 
 MAX_FILE: Final = 1024 * 1024
-"""Bytes of a project file, for example ``package.json``."""
+"""Maximum size of a project file in bytes, for example ``package.json``."""
 MAX_LOCK: Final = 8 * 1024 * 1024
-"""Bytes of ``package-lock.json``."""
+"""Maximum size of ``package-lock.json`` in bytes."""
 
 
 def read_project_file(path: Path, limit: int = MAX_FILE) -> bytes | None:

@@ -59,7 +59,7 @@ _NEEDS_WHOLE: Final = ("shallow", "not our ref", "unadvertised", "does not suppo
 
 
 class GitRecipe:
-    """The directory ``source.path`` of ``source.url`` at ``source.rev``."""
+    """Recipe for the directory ``source.path`` of ``source.url`` at ``source.rev``."""
 
     def __init__(self, bench: Workbench, source: Source) -> None:
         self._bench = bench
@@ -209,7 +209,7 @@ def _is_revision(rev: str) -> bool:
 
 
 def _credentials(url: str) -> list[tuple[str, str]]:
-    """Return the git setting with user and password of *url*, which must not be in command lines that all can read."""
+    """Return git's setting with the credentials of *url*, which must not be in world-readable command lines."""
     parts = urlsplit(url)
     if not (parts.username or parts.password):
         return []

@@ -27,12 +27,12 @@ if TYPE_CHECKING:
     from mcpd.model import Entry, Source
     from mcpd.paths import Paths
 
-UNSEEN: Final = ("/home", "/root", "/run/user", "/tmp", "/var/tmp")  # noqa: S108 - only named
-"""Directories that ``ProtectHome=`` and ``PrivateTmp=`` hide from the system's service."""
+UNSEEN: Final = ("/home", "/root", "/run/user", "/tmp", "/var/tmp")  # noqa: S108 - never written to
+"""Directories that ``ProtectHome=`` and ``PrivateTmp=`` hide from the system service."""
 
 
 class LocalRecipe:
-    """Copies the directory ``source.path``."""
+    """Recipe for a copy of the directory ``source.path``."""
 
     def __init__(self, bench: Workbench, source: Source) -> None:
         self._bench = bench
@@ -128,7 +128,7 @@ def _holds_file(source: Pinned, name: str) -> bool:
 def refuse_own(path: Path, bench: Workbench, way: Sequence[Identity] = ()) -> None:
     """Raise :class:`~mcpd.errors.InvalidManifest` for a source that contains mcpd's own files.
 
-    *way* is that of a pinned source; *path* alone is sufficient if only the path will be used.
+    *way* comes from a pinned source; it is not needed for a source that will be opened by its path.
     """
     own = overlap(path, way, _own_directories(bench.tools.paths))
     if own is not None:

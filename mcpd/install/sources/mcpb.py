@@ -25,14 +25,14 @@ if TYPE_CHECKING:
     from mcpd.model import Entry, Source
 
 MANIFEST: Final = "manifest.json"
-"""The member that describes the server; in a generation mcpd's own manifest has this name."""
+"""Name of the member that describes the server; in a generation, mcpd's own manifest has this name."""
 _OWN: Final = ("transports", "configurableProperties", "env")
-"""Fields that only the bundle can define."""
+"""Fields of an entry that only the bundle can define."""
 _PROJECT: Final = ("pyproject.toml", "requirements.txt")
 
 
 class McpbRecipe:
-    """The bundle ``source.url``."""
+    """Recipe for the bundle ``source.url``."""
 
     def __init__(self, bench: Workbench, source: Source) -> None:
         self._bench = bench
@@ -117,8 +117,8 @@ class McpbRecipe:
 def merged(entry: Entry, bundle: Entry, origin: str) -> Entry:
     """Return the registry's *entry* with the transports, properties and environment of its *bundle*.
 
-    Descriptive texts are the registry's, where it has them. So are the permissions, plus those of the bundle that
-    depend on the configuration. Raises :class:`~mcpd.errors.InvalidManifest` that names *origin*.
+    Descriptive texts and permissions are the registry's, where it has any; the bundle's permissions that depend on the
+    configuration are added. Raises :class:`~mcpd.errors.InvalidManifest` that names *origin*.
     """
     said, own = entry.to_json(), bundle.to_json()
     document: dict[str, Any] = {**own, **{key: value for key, value in said.items() if value not in (None, "", [], {})}}
@@ -139,12 +139,12 @@ def merged(entry: Entry, bundle: Entry, origin: str) -> Entry:
 
 @dataclass(frozen=True, slots=True)
 class Bundle:
-    """A user-supplied bundle: mcpd's own copy of it."""
+    """mcpd's own copy of a user-supplied bundle."""
 
     path: Path
     sha256: str
     entry: Entry
-    """The entry in its manifest, with the copy as its package source."""
+    """The entry in the bundle's manifest, with the copy as its package source."""
 
     def remove(self) -> None:
         """Remove the copy."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Package source ``npm``, and the dependencies of node projects: first lock them, then install exactly the locked ones.
+"""Package source ``npm``, and the dependencies of node projects: locked first, then installed exactly as locked.
 
 No script of any package runs (``--ignore-scripts``), and only registry tarballs with an integrity value are accepted.
 npm works in a directory of its own, so that a project's ``.npmrc`` has no effect.
@@ -85,7 +85,7 @@ class NodeModules:
         self.directory = bench.scratch / "node"
 
     async def lock(self, package_json: Mapping[str, Any], existing: bytes = b"") -> list[LockedFile]:
-        """Resolve the dependencies of *package_json*, as in the *existing* ``package-lock.json`` if it is not empty.
+        """Resolve the dependencies of *package_json*; follow the *existing* ``package-lock.json`` unless it is empty.
 
         Raises :class:`~mcpd.errors.SourceUnavailable`, :class:`~mcpd.errors.InvalidManifest` for a dependency that is
         not from the registry, and :class:`~mcpd.errors.IntegrityMismatch` for one without a hash.
@@ -173,7 +173,7 @@ class NodeModules:
 
 
 class NpmRecipe:
-    """``source.package`` at ``source.version``, in a ``node_modules`` of its own."""
+    """Recipe for ``source.package`` at ``source.version``, in its own ``node_modules``."""
 
     def __init__(self, bench: Workbench, source: Source) -> None:
         self._bench = bench
@@ -224,7 +224,7 @@ class NpmRecipe:
                 f"{main.name} {main.version} has sha256:{found}, but the entry pins sha256:{self._source.sha256}; "
                 "nothing was installed"
             )
-        # The registry may send another tarball the next time.
+        # Pin the tarball that was checked, since the registry may send another one the next time.
         pinned = replace(main, integrity=integrity)
         await in_thread(self._node.pin, pinned)
         self._files = [pinned if file is main else file for file in self._files]
@@ -236,8 +236,8 @@ class NpmRecipe:
 def without_development(data: bytes) -> bytes:
     """Return the ``package-lock.json`` *data* without the packages that are marked as development dependencies.
 
-    If one of them is needed otherwise, npm would install it although it is not checked here; removed from the lock, it
-    makes npm fail. Invalid *data* is returned unchanged.
+    If another package needs one of them, npm would install it although it is not checked here; without it in the lock,
+    npm fails. Invalid *data* is returned unchanged.
     """
     try:
         lock = json.loads(data)
@@ -253,8 +253,8 @@ def without_development(data: bytes) -> bytes:
 def parse_lock(data: bytes, registries: Iterable[str]) -> list[LockedFile]:
     """Return the packages of a ``package-lock.json``.
 
-    Raises :class:`~mcpd.errors.InvalidManifest` for a lock that is damaged or older than npm 7, and for packages that
-    are not tarballs, with an integrity value, of one of the *registries*, given by their URLs. Raises
+    Raises :class:`~mcpd.errors.InvalidManifest` for a lock that is damaged or was written by npm 6 or older, and for
+    packages other than tarballs with an integrity value from one of the *registries* (URLs). Raises
     :class:`~mcpd.errors.IntegrityMismatch` for an integrity value without a usable hash.
     """
     try:
@@ -267,7 +267,7 @@ def parse_lock(data: bytes, registries: Iterable[str]) -> list[LockedFile]:
 
 
 def _read_lock(path: Path, registries: Iterable[str]) -> list[LockedFile]:
-    """Return the packages of the lock at *path*, and change it so that npm fetches no others."""
+    """Return the packages of the lock at *path*, and rewrite it so that npm fetches no other packages."""
     data = read_project_file(path, MAX_LOCK) or b""
     files = parse_lock(data, registries)
     lock = json.loads(data)
@@ -277,10 +277,10 @@ def _read_lock(path: Path, registries: Iterable[str]) -> list[LockedFile]:
 
 
 def _fetched_by_hash(item: dict[str, Any]) -> dict[str, Any]:
-    # npm would follow the lock inside such a package once it is unpacked.
+    # npm would follow the lock inside a package with a shrinkwrap once it is unpacked.
     item.pop("hasShrinkwrap", None)
     if item.get("inBundle") and not item.get("resolved"):
-        # npm fetches it unless the package around it declares that it contains it.
+        # npm fetches a bundled package unless the package around it declares that it contains it.
         item["integrity"] = _NO_HASH
     return item
 
@@ -301,7 +301,7 @@ def _locked(path: str, item: dict[str, Any], allowed: Container[tuple[str, int]]
         raise InvalidManifest(f"package-lock.json puts {name} at {path[:200]!r}, outside node_modules")
     resolved = str(item.get("resolved") or "")
     if item.get("inBundle") and not resolved and path.count(f"{MODULES}/") > 1:
-        # It is part of the package around it.
+        # A bundled package is part of the package around it.
         return LockedFile(name, str(item.get("version", "")), "bundled", path)
     if item.get("link") or not _is_of_registry(resolved, allowed) or not item.get("integrity"):
         raise InvalidManifest(
@@ -314,15 +314,15 @@ def _locked(path: str, item: dict[str, Any], allowed: Container[tuple[str, int]]
 
 
 def _is_of_registry(resolved: str, allowed: Container[tuple[str, int]]) -> bool:
-    """Return whether npm fetches *resolved*, empty if not in the lock, from one of the origins in *allowed*."""
-    # To npm a backslash is a slash, which ends the host; white space is nothing to it.
+    """Return whether npm fetches *resolved* (empty if the lock has none) from one of the origins in *allowed*."""
+    # npm reads a backslash as a slash, which ends the host, and ignores white space.
     if "\\" in resolved or not resolved.isprintable():
         return False
     try:
         host, port = origin(resolved)
     except ValueError:
         return False
-    # npm replaces the default registry by the configured one.
+    # npm replaces the default registry with the configured one.
     is_default = host == DEFAULT_HOST
     return not resolved or (resolved.startswith(("https:", "http:")) and (is_default or (host, port) in allowed))
 

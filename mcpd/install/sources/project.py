@@ -30,16 +30,16 @@ if TYPE_CHECKING:
     from mcpd.model import JsonValue
 
 MAX_METADATA: Final = 1024 * 1024
-"""Bytes of a wheel's metadata that are read; a hostile wheel may unpack to any size."""
+"""Maximum number of bytes that are read of a wheel's metadata; a hostile wheel may unpack to any size."""
 MAX_DIRECTORY: Final = 16 * 1024 * 1024
-"""Bytes of a wheel's table of contents, which has about 100 for each file."""
+"""Maximum size in bytes of a wheel's table of contents, which has about 100 for each file."""
 _ZIP_MARK: Final = b"PK\x05\x06"
 _ZIP_END: Final = 22 + 65_535
-"""Bytes at the end of a zip file that contain the position of its table of contents."""
+"""Number of bytes at the end of a zip file that contain the position of its table of contents."""
 
 
 def project_directory(top: Path, path: str, entry_id: str, where: str) -> Path:
-    """Return the directory *path* below the resolved directory *top*, the content of *where* (for messages).
+    """Return the directory *path* below the resolved directory *top*; *where* is the name of *top* for messages.
 
     Raises :class:`~mcpd.errors.InvalidManifest` if it does not exist, or if a link in its path leads outside *top*.
     """
@@ -52,7 +52,7 @@ def project_directory(top: Path, path: str, entry_id: str, where: str) -> Path:
 
 
 class ProjectBuild:
-    """The build of a project whose files are in the generation."""
+    """Build of a project whose files are already in the generation."""
 
     def __init__(self, bench: Workbench) -> None:
         self._bench = bench
@@ -127,7 +127,7 @@ class ProjectBuild:
         return own, everything
 
     async def _build_wheel(self) -> LockedFile:
-        # The build backend may write to its source directory, so it gets a copy, and nothing to tamper with.
+        # The build backend may write to its source directory, so it gets a copy, and cannot tamper with anything else.
         workspace = self._bench.scratch / "build"
         for name in ("home", "tmp"):
             (workspace / name).mkdir(parents=True)
@@ -141,7 +141,7 @@ def _copy_sources(root: Path, target: Path, scratch: str) -> None:
 
 
 def _language(command: str) -> str:
-    """Return the language of *command*, ``python``, ``node`` or empty; a Python server may have a ``package.json``."""
+    """Return the language that *command* implies: ``python``, ``node`` or empty if it implies none."""
     name = command.rpartition("/")[2]
     return "python" if name.startswith("python") else "node" if name in {"node", "nodejs", "npx"} else ""
 
@@ -172,7 +172,7 @@ def _node_lock(root: Path) -> bytes:
 
 
 def required_by(wheel: Path) -> list[str]:
-    """Return ``Requires-Dist`` of a wheel file; raise :class:`~mcpd.errors.BuildFailed` if it cannot be read."""
+    """Return the ``Requires-Dist`` lines of a wheel; raise :class:`~mcpd.errors.BuildFailed` if it cannot be read."""
     try:
         _check_directory(wheel)
         with zipfile.ZipFile(wheel) as archive:

@@ -43,7 +43,7 @@ WHEEL: Final = re.compile(r"[A-Za-z0-9_.]+-[A-Za-z0-9_.!+]+(?:-[A-Za-z0-9_.]+){3
 BYTECODE: Final = Path(__file__).parents[1] / "bytecode.py"
 WHEELS_ONLY: Final = Path(__file__).parents[1] / "wheels_only.py"
 MAX_WHEEL: Final = 512 * 1024 * 1024
-"""Bytes of a wheel built from a project."""
+"""Maximum size in bytes of a wheel built from a project."""
 DIGEST: Final = re.compile(r"[0-9A-Fa-f]{64,128}")
 """A SHA-2 hash. Checked since it is written to a requirements file, where a line break would add requirements."""
 _STRENGTH: Final = ("sha512", "sha384", "sha256")
@@ -86,14 +86,14 @@ class PythonEnvironment:
     """The virtual environment of one generation."""
 
     def __init__(self, bench: Workbench, host: HostConfig | None = None) -> None:
-        """*host* is the host's configuration of the installer, by default that of pip."""
+        """*host* is the host's configuration for the installer; by default pip's."""
         self._bench = bench
         self._host = host or pip_config(bench.tools.scope, bench.tools.paths.home)
         self.directory = bench.root / VENV
         self.wheels = bench.scratch / "wheels"
 
     async def _create(self) -> None:
-        """Create it, without pip, with the system's interpreter, unless it exists."""
+        """Create the virtual environment, without pip and with the system's interpreter, unless it exists."""
         if self.directory.exists():
             return
         await self._bench.run(
@@ -105,7 +105,8 @@ class PythonEnvironment:
     async def resolve(self, requirements: Sequence[str], *, doing: str, public: bool = False) -> list[LockedFile]:
         """Return the files that *requirements* (PEP 508) resolve to, with hashes; nothing is installed.
 
-        *public* is passed to :class:`~mcpd.install.proxy.Proxy`; for requirements that may name a wheel by its URL.
+        *public*, which is passed to :class:`~mcpd.install.proxy.Proxy`, is for requirements that may name a wheel by
+        its URL.
 
         """
         await self._create()
@@ -181,7 +182,7 @@ class PythonEnvironment:
         )
 
     async def build_wheel(self, source: Path, requirements: Path, workspace: Path) -> LockedFile:
-        """Build the project in *source*, offline, with the wheels in *requirements*; add the result to the wheels.
+        """Build the project in *source*, offline, with the wheels in *requirements*; copy the result to :attr:`wheels`.
 
         The project's own code runs here. It can write only below *workspace*, which contains *source*.
 
@@ -318,7 +319,7 @@ def _only_wheel(directory: Path) -> Path:
 
 
 def _take(wheel: Path, target: Path) -> str:
-    """Copy *wheel*, which may have any size, to *target* and return its SHA-256."""
+    """Copy *wheel* to *target* and return its SHA-256; raise :class:`~mcpd.errors.BuildFailed` if it is too large."""
     if wheel.stat().st_size > MAX_WHEEL:
         raise BuildFailed(f"the build produced a wheel of more than {MAX_WHEEL // 1024**2} MiB")
     shutil.copyfile(wheel, target)
@@ -327,7 +328,7 @@ def _take(wheel: Path, target: Path) -> str:
 
 
 def _certificates() -> list[Path]:
-    """Return the certificate bundles, without which pip of some distributions does not start."""
+    """Return the certificate bundles; pip does not start without them on some distributions."""
     return [path for path in map(Path, CA_BUNDLES) if path.exists()]
 
 
@@ -342,10 +343,10 @@ def _pip_directory() -> Path:
 DEFAULT_BUILD: Final = ("setuptools>=40.8.0", "wheel")
 """The default build requirements of PEP 518."""
 MAX_INCLUDES: Final = 32
-"""Files that ``requirements.txt`` may include, directly or indirectly."""
+"""Maximum number of files that ``requirements.txt`` may include, directly or indirectly."""
 MAX_REQUIREMENTS: Final = 10_000
 MAX_PYPROJECT: Final = 256 * 1024
-"""Bytes of ``pyproject.toml``. In the worst case the parser takes 1.5 s and 130 MB for these."""
+"""Maximum size of ``pyproject.toml`` in bytes; the parser takes at most 1.5 s and 130 MB for that."""
 _NAME: Final = re.compile(r"[A-Za-z0-9]", re.ASCII)
 _URL: Final = re.compile(r"@\s*(\S+)")
 
@@ -388,7 +389,7 @@ class PythonProject:
 
 
 def check_line(line: str, origin: str) -> None:
-    """Raise :class:`~mcpd.errors.InvalidManifest` unless *line* names packages of an index, or a wheel by https."""
+    """Raise :class:`~mcpd.errors.InvalidManifest` unless *line* names an indexed package, or a wheel by https URL."""
     requirement = line.partition(";")[0]
     # pip splits lines at more characters than \n, and expands variables, which may hold a mirror's password.
     if not _NAME.match(line) or len(line.splitlines()) != 1 or line.endswith("\\") or "${" in line:
@@ -406,7 +407,7 @@ def check_line(line: str, origin: str) -> None:
 
 
 class _RequirementFiles:
-    """Reads ``requirements.txt`` and the files it includes, up to a total number of files."""
+    """Reads ``requirements.txt`` and the files that it includes, at most :data:`MAX_INCLUDES`."""
 
     def __init__(self, root: Path) -> None:
         self._root = root.resolve()
@@ -471,13 +472,13 @@ _UV_STEADY: Final = {
     "UV_SYSTEM_CERTS": "1",
     # Files share their blocks with the cache where the file system supports it, and are copied otherwise.
     "UV_LINK_MODE": "clone",
-    # As in pip, which has no order of indexes.
+    # As in pip, which does not rank indexes.
     "UV_INDEX_STRATEGY": "unsafe-best-match",
 }
 
 
 def find_uv() -> Path | None:
-    """Return the path of uv in mcpd's own environment, that of the bundled servers, or the system; None if missing."""
+    """Return the path of uv in mcpd's environment, the bundled servers' environment, or the system; None if missing."""
     own = [Path(sysconfig.get_path("scripts"))] if importlib.util.find_spec("uv") is not None else []
     places = [*own, SERVERS_PYTHON.parent, Path("/usr/bin")]
     return next((path for place in places if (path := place / "uv").is_file()), None)
@@ -529,7 +530,7 @@ class UvEnvironment(PythonEnvironment):
 
 
 def parse_pylock(data: bytes) -> list[LockedFile]:
-    """Return the files in a ``pylock.toml`` (PEP 751) for one platform; of each package the wheel that fits best.
+    """Return the files in a ``pylock.toml`` (PEP 751) for one platform: the best wheel of each package.
 
     Raises :class:`~mcpd.errors.SourceUnavailable` if it cannot be read, :class:`~mcpd.errors.IntegrityMismatch` for a
     file without a SHA-256, and :class:`~mcpd.errors.InvalidManifest` for anything that is not a wheel.
@@ -566,7 +567,7 @@ def _preference(file: str) -> tuple[bool, list[tuple[str, int]]]:
 
 
 class PypiRecipe:
-    """``source.package`` at ``source.version``, in a virtual environment of its own."""
+    """Recipe for ``source.package`` at ``source.version``, in its own virtual environment."""
 
     def __init__(self, bench: Workbench, source: Source) -> None:
         self._bench = bench
