@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 PYTHON: Final = Path("/usr/lib/mcpd-servers/bin/python")
 """The interpreter of the package mcpd-servers."""
 NEEDED: Final = ("httpx2", "websockets")
-"""Modules by which an environment with the libraries of ``mcpd-remote`` is recognised."""
+"""Modules whose presence shows that an environment has the libraries of ``mcpd-remote``."""
 NEEDED_BY_SCRIPTS: Final = ("mcp", "jinja2", "jsonschema", "docstring_parser")
-"""The same for ``mcp-scripts``."""
+"""Modules whose presence shows that an environment has the libraries of ``mcp-scripts``."""
 ORCHESTRATION: Final = "mcp-orchestration"
 ORCHESTRATION_URL: Final = "MCP_ORCHESTRATION_URL"
-"""Variable with the base URL of the verification key."""
+"""Environment variable with the base URL below which the verification key is published."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,11 +36,11 @@ class Bundled:
 
     module: str
     needs: tuple[str, ...]
-    """Modules by which an environment with its libraries is recognised."""
+    """Modules whose presence shows that an environment has the server's libraries."""
     reads_data: bool = False
-    """True if it reads data files of the package."""
+    """True if the server reads data files of the package."""
     confines: bool = False
-    """True if it runs programs of projects and confines them itself."""
+    """True if the server runs programs of projects, and confines them itself."""
 
 
 COMMANDS: Final = {
@@ -59,10 +59,10 @@ class Program:
 
     argv: tuple[str, ...]
     reads_data: bool = False
-    """True if it reads data files of the package, which are next to it in a source tree."""
+    """True if the program reads data files of the package, which are next to the package in a source tree."""
 
     def mounts(self) -> list[Mount]:
-        """Return the mounts that it needs besides its interpreter."""
+        """Return the mounts that the program needs besides its interpreter."""
         package = Path(mcpd.__file__).parent.resolve()
         if package.is_relative_to("/usr"):
             return []
@@ -105,12 +105,12 @@ def command(server_id: str, name: str) -> Program:
 
 
 def _program(what: str, module: str, needed: Iterable[str]) -> Program:
-    # Isolated: neither its working directory nor variables add to its import path.
+    # Isolated: neither the working directory nor environment variables add to the import path.
     return Program((_python(what, needed), "-I", "-m", module))
 
 
 def _python(what: str, needed: Iterable[str]) -> str:
-    """Return the interpreter. mcpd's own virtual environment is preferred, as the packaged one has another mcpd."""
+    """Return the interpreter. mcpd's own virtual environment is preferred; the packaged one has its own mcpd."""
     complete = all(importlib.util.find_spec(name) for name in needed)
     if sys.prefix != sys.base_prefix:
         if complete:

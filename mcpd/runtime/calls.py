@@ -3,7 +3,7 @@
 
 The socket is in a directory of its own, which is mounted in the sandbox, so that the server sees a new socket after a
 restart of the bridge. Clients of the socket need a pass: it contains the server's id and the ids that it may call,
-signed with a key that mcpd and the bridge of the same user share. So passes need not be stored, and stay valid
+signed with a key that mcpd and the bridge of the same user share. Passes therefore need not be stored, and stay valid
 when mcpd or the bridge is restarted.
 """
 
@@ -27,11 +27,11 @@ if TYPE_CHECKING:
 
 _KEY_SIZE: Final = 32
 _MAX_PASS: Final = 64 * 1024
-"""Bytes of a pass."""
+"""Maximum size of a pass in bytes."""
 
 
 class Access(NamedTuple):
-    """The access of one server."""
+    """The access of one server to other servers."""
 
     directory: Path
     """Directory that contains the socket."""
@@ -44,7 +44,7 @@ class Pass(NamedTuple):
     uid: int
     server: str
     allowed: tuple[str, ...]
-    """Ids of the servers that it may call; empty for all."""
+    """Ids of the servers that the server may call; empty for all."""
 
 
 class Calls:
@@ -86,13 +86,13 @@ def _make_key(path: Path) -> bytes:
 
 
 def issue(about: Pass, key: bytes) -> str:
-    """Return the token of a pass."""
+    """Return the token for the pass *about*, signed with *key*."""
     body = _encode(json.dumps(about).encode())
     return (body + b"." + _encode(_sign(body, key))).decode()
 
 
 def read(token: bytes, key: bytes) -> Pass | None:
-    """Return the pass of *token*; ``None`` if it was not issued with *key*."""
+    """Return the pass in *token*; ``None`` if it was not issued with *key*."""
     body, _, mark = token.partition(b".")
     if len(token) > _MAX_PASS or len(key) != _KEY_SIZE or not hmac.compare_digest(_encode(_sign(body, key)), mark):
         return None

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from mcpd.runtime.sessions import Session, SessionEvent, Sessions
 
 MAX_RECORD: Final = 64 * 1024
-"""Bytes of a record."""
+"""Maximum size of a record in bytes."""
 MAX_NUMBER: Final = 2**31 - 1
 PREFIX: Final = "session-"
 _NAME: Final = re.compile(rf"{PREFIX}([1-9][0-9]{{0,9}})")
@@ -65,7 +65,7 @@ class SessionRecord(BaseModel):
     owner_uid: Annotated[int, Field(ge=0, lt=2**32 - 1)]
     owner_name: Annotated[str, Field(pattern=r"^[ -~]*$", max_length=255)]
     owner_bus: Annotated[str, Field(pattern=r"^[ -~]*$", max_length=255)]
-    """Id of the bus of the owner's name; after a restart of the bus the name may belong to another client."""
+    """Id of the bus that the owner's name is on; after a restart of the bus the name may belong to another client."""
     started: Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
     @classmethod
@@ -108,7 +108,7 @@ class LeashStore:
         return session.number in self._kept
 
     def on_session(self, event: SessionEvent) -> None:
-        """Store the leash of a started session, remove that of an ended one; a listener of :class:`Sessions`."""
+        """Store the leash of a started session, remove the leash of an ended one; a listener for :class:`Sessions`."""
         if event.kind == "exited":
             self._drop(event.session.number)
         elif self._outlive and event.session.number not in self._kept:
@@ -199,7 +199,7 @@ class LeashStore:
 
 
 def _first(error: Exception) -> str:
-    """Return the error in one line."""
+    """Return *error* as one line of text."""
     if isinstance(error, ValidationError):
         first = error.errors(include_url=False, include_input=False)[0]
         return f"{'.'.join(map(str, first['loc']))}: {first['msg']}"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Protection of mcpd's own files, and of sockets that lead out of the sandbox, from permissions."""
+"""Protection against permissions that would expose mcpd's own files, or sockets that lead out of the sandbox."""
 
 from __future__ import annotations
 
@@ -28,24 +28,24 @@ MOUNT_INFO: Final = Path("/proc/self/mountinfo")
 KERNEL: Final = (Path("/proc"), Path("/sys"), Path("/dev"))
 BINDS: Final = frozenset({MountKind.RO_BIND, MountKind.BIND, MountKind.DEV_BIND})
 _OCTAL: Final = re.compile(rb"\\([0-7]{3})")
-DISPLAYS: Final = (Path("/tmp/.X11-unix"), Path("/tmp/.ICE-unix"))  # noqa: S108 - where the protocols have them
+DISPLAYS: Final = (Path("/tmp/.X11-unix"), Path("/tmp/.ICE-unix"))  # noqa: S108 - the paths that the protocols define
 """Sockets of X servers and session managers. Their clients can type and start programs as the user."""
 
 
 @dataclass(frozen=True, slots=True)
 class Guard:
-    """The paths that grants are checked against: symlinks resolved, and by all ways that bind mounts lead there."""
+    """The paths that grants are checked against: with symlinks resolved, and wherever bind mounts show them."""
 
     hidden: tuple[Path, ...]
-    """Covered by an empty directory or ``/dev/null`` where a grant would show them."""
+    """Paths that are covered with an empty directory or ``/dev/null`` where a grant would expose them."""
     protected: tuple[Path, ...]
-    """Read-only where a grant would make them writable."""
+    """Paths that are mounted read-only where a grant would make them writable."""
     named: tuple[Path, ...]
-    """All of these, and :attr:`optional`, without symlinks resolved."""
+    """All hidden, protected and optional paths, before symlinks are resolved."""
     home: Path
     scope: Scope
     optional: tuple[Path, ...] = ()
-    """Protected if they exist; created by a package or an administrator, not by mcpd."""
+    """Paths that are protected if they exist; a package or an administrator creates them, not mcpd."""
 
     @classmethod
     def of(cls, paths: Paths, scope: Scope, *, signs: bool = False) -> Guard:
@@ -66,7 +66,7 @@ class Guard:
         protected = [system.settings.parent, system.installed, system.generations, system.cache, paths.vendor]
         if scope is Scope.USER:
             hidden.append(Path(os.environ.get("XDG_RUNTIME_DIR") or f"/run/user/{os.getuid()}"))
-            # systemd creates them at boot. One created by a user would block a display.
+            # systemd creates these directories at boot; one created by a user would block a display.
             hidden += [*_bus_sockets(), *(path for path in DISPLAYS if path.exists())]
             protected += [user.settings.parent, user.secrets.parent, user.installed, user.generations, user.cache]
             protected += [] if signs else [user.orchestration]
@@ -116,10 +116,10 @@ class Guard:
         return [binds[real] for real in sorted(binds)] + [links[named] for named in sorted(links)]
 
     def _pivots(self, server_id: str, binds: Mapping[Path, Mount], files: Sequence[Path]) -> set[Path]:
-        """Return the directories between the writable *binds* and *files*, or hidden or protected paths, inside them.
+        """Return the directories between the writable *binds* and *files*, hidden or protected paths below them.
 
-        As mount points they cannot be renamed or removed: otherwise the server could move such a directory away,
-        with the covers below it, and put another one in its place for the next start.
+        As mount points they cannot be renamed or removed; otherwise the server could move such a directory away,
+        together with the covers below it, and put another one in its place for the next start.
         """
         if not any(mount.kind is MountKind.BIND for mount in binds.values()):
             return set()
@@ -139,7 +139,7 @@ class Guard:
         return found - binds.keys()
 
     def _open(self, path: Path, binds: Mapping[Path, Mount]) -> bool:
-        """Return whether *binds* let a server rename *path*, although hidden and protected paths are covered."""
+        """Return whether *binds* let a server rename *path*, even though hidden and protected paths are covered."""
         mount = next((binds[place] for place in path.parents if place in binds), None)
         covered = any(own in path.parents for own in (*self.hidden, *self.protected, *self.optional))
         return mount is not None and mount.kind is MountKind.BIND and not covered
@@ -161,7 +161,7 @@ class Guard:
                 )
 
     def check_grants(self, server_id: str, wanted: Iterable[PathGrant]) -> None:
-        """Raise :class:`~mcpd.errors.InvalidManifest` if one of *wanted* cannot be granted, even if it is missing.
+        """Raise :class:`~mcpd.errors.InvalidManifest` unless all of *wanted* can be granted, missing paths included.
 
         Raises :class:`~mcpd.errors.SpawnFailed` for a path that cannot be resolved.
         """
@@ -185,8 +185,8 @@ class Guard:
     def _reals(self, server_id: str, wanted: Iterable[PathGrant]) -> list[tuple[PathGrant, Path]]:
         """Return the grants of *wanted* that can be mounted, with their resolved paths.
 
-        The server itself may have created symlinks in a directory that is granted for writing. These can lead only to
-        paths that it can write to anyway: otherwise a server could choose its grants for the next start.
+        The server itself may have created symlinks in a directory that is granted for writing. Such symlinks may lead
+        only to paths that it can write to anyway; otherwise a server could choose its grants for the next start.
         """
         found = [(grant, way) for grant in wanted if (way := self._real(server_id, grant)) is not None]
         open_to_it = {real for grant, (real, _) in found if grant.writable}
@@ -229,7 +229,7 @@ class Guard:
         return real, links
 
     def _check(self, where: str, grant: PathGrant, real: Path, links: Iterable[Path]) -> None:
-        """Raise :class:`~mcpd.errors.InvalidManifest` if *real*, the path of *grant* through *links*, is not grantable.
+        """Raise :class:`~mcpd.errors.InvalidManifest` unless *grant* may give access to *real*, reached by *links*.
 
         A symlink in a hidden path is refused as well: the server may have created it in its state directory.
         """
@@ -245,9 +245,9 @@ class Guard:
             raise InvalidManifest(f"{where}: {grant.shown} is mcpd's own and can only be granted with filesystem:ro")
 
     def covers(self, mounts: Sequence[Mount]) -> list[Mount]:
-        """Return the mounts that cover hidden paths, and make protected paths read-only, in *mounts*.
+        """Return mounts that cover the hidden paths inside *mounts*, and make the protected ones read-only.
 
-        Missing directories of mcpd are created, so that they are covered before they exist.
+        Missing directories of mcpd are created first, so that they are covered, too.
         """
         found: dict[str, Mount] = {}
         for mount in mounts:
@@ -272,7 +272,7 @@ class Guard:
 
 @contextmanager
 def _explained(where: str, grant: PathGrant) -> Iterator[None]:
-    """Convert errors of resolving the path of *grant* to SpawnFailed, except FileNotFoundError."""
+    """Convert errors in resolving the path of *grant* to SpawnFailed, except FileNotFoundError."""
     try:
         yield
     except FileNotFoundError:
@@ -356,9 +356,10 @@ class _MountPoint(NamedTuple):
 
 
 def _mount_points() -> list[_MountPoint]:
-    """Return what is mounted where (proc_pid_mountinfo(5)), topmost first.
+    """Return the mount points (proc_pid_mountinfo(5)), topmost first.
 
-    Raises :class:`~mcpd.errors.McpdError` if that cannot be read, as nothing could be hidden behind bind mounts then.
+    Raises :class:`~mcpd.errors.McpdError` if they cannot be read: without them, paths behind bind mounts could not be
+    hidden.
     """
     try:
         lines = MOUNT_INFO.read_bytes().splitlines()
@@ -373,7 +374,7 @@ def _unescaped(field: bytes) -> bytes:
 
 
 def _everywhere(paths: Iterable[Path], mounts: Sequence[_MountPoint]) -> tuple[Path, ...]:
-    """Return *paths*, symlinks resolved, and the other paths by which bind mounts lead to them."""
+    """Return *paths* with symlinks resolved, and all other paths at which bind mounts show them."""
     found: dict[Path, None] = {}
     for path in _resolved(paths):
         found[path] = None
@@ -391,13 +392,13 @@ def _everywhere(paths: Iterable[Path], mounts: Sequence[_MountPoint]) -> tuple[P
 
 
 def _moved(path: str, old: str, new: str) -> str:
-    """Return *path* in the directory *new* instead of *old*."""
+    """Return *path* with its leading directory *old* replaced with *new*."""
     rest = path[len(old) :].strip("/")
     return f"{new.rstrip('/')}/{rest}" if rest else new
 
 
 def _is_same(path: Path, other: Path) -> bool:
-    """Return whether *other* leads to *path*, which may be missing; another mount may hide that."""
+    """Return whether *other* is the same file as *path*, which may be missing; a mount on top of it may hide it."""
     for one, two in zip((path, *path.parents), (other, *other.parents), strict=False):
         if os.path.lexists(one):
             try:
@@ -414,7 +415,7 @@ def symlinks(paths: Iterable[Path]) -> set[Path]:
     for path in pending:
         for place in (path, *path.parents):
             here = place.parent.resolve() / place.name
-            if here not in found and os.path.islink(here):  # noqa: PTH114 - no error where we may not look
+            if here not in found and os.path.islink(here):  # noqa: PTH114 - no error for inaccessible paths
                 found.add(here)
                 pending.append(here.parent / here.readlink())
     return found

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 PROTOCOL_VERSION: Final = 1
 MAX_LINE: Final = 1024 * 1024
-"""Bytes of a launch line, including its newline."""
+"""Maximum length of a launch line in bytes, including its newline."""
 MAX_REPLY: Final = 1024 * 1024
 STOP_GRACE: Final = 3.0
 """Seconds between SIGTERM and SIGKILL, which ``mcpd-exec`` sends."""
@@ -32,7 +32,7 @@ START_TIMEOUT: Final = 30.0
 """Seconds in which ``mcpd-exec`` must answer; building a sandbox takes milliseconds."""
 KILLED: Final = 137
 UNCONFINED_MANIFEST: Final = MANIFEST_PATH
-"""Path of the private manifest without a sandbox: an inherited descriptor, so that it is on no disk."""
+"""Path of the private manifest without a sandbox: an inherited descriptor, so that it is never written to a disk."""
 
 log = logging.getLogger(__name__)
 
@@ -56,12 +56,12 @@ class Mount:
 
     kind: MountKind
     target: str
-    """Absolute path inside."""
+    """Absolute path inside the sandbox."""
     source: str = ""
     """For binds the resolved path on the host, for ``symlink`` its target, for ``file`` the text."""
 
     def to_json(self) -> list[str]:
-        """Return the mount as in the launch line."""
+        """Return the mount in the format of the launch line."""
         return [self.kind.value, self.target, self.source]
 
 
@@ -110,13 +110,13 @@ class LaunchSpec:
     """False only with the setting ``sandbox = "off"``."""
     bus: Bus | None = None
     confines: bool = False
-    """True for a bundled server that runs and confines programs itself. It needs what others are denied: openat2(2),
-    whose mode the filter cannot see, user namespaces and mounts."""
+    """True for a bundled server that runs and confines programs itself. Unlike other servers, it may use openat2(2),
+    whose mode the system call filter cannot see, user namespaces and mounts."""
 
     def to_line(self, fds: tuple[int, ...]) -> bytes:
-        """Return the launch line; *fds* are the numbers of the passed descriptors in the server.
+        """Return the launch line; *fds* are the numbers that the passed descriptors get in the server.
 
-        Raises :class:`~mcpd.errors.LimitExceeded` over 1 MiB.
+        Raises :class:`~mcpd.errors.LimitExceeded` for a line over 1 MiB.
         """
         line: dict[str, Any] = {
             "v": PROTOCOL_VERSION,
@@ -152,7 +152,7 @@ class Exit:
     code: int
     """Exit status of the program, 128 + n if it was ended by signal n."""
     stderr_tail: str
-    """The last 64 KiB of its stderr; empty if the caller passed fd 2."""
+    """The last 64 KiB of the program's stderr; empty if the caller passed fd 2."""
     hangup: bool = False
     """True if the program's stdin was a pipe that the client had closed when the program ended."""
 
@@ -167,8 +167,8 @@ class Launcher(Protocol):
     async def launch(self, spec: LaunchSpec, fds: Mapping[int, int]) -> Leash:
         """Start *spec* and return once the program has been executed.
 
-        *fds* maps the server's descriptor (0, 1, optionally 2) to one of ours, which the caller closes.
-        A missing 0 or 1 is ``/dev/null``; without 2 stderr goes to the journal and into :attr:`Exit.stderr_tail`.
+        *fds* maps descriptors of the server (0, 1 and optionally 2) to ours, which the caller closes. A missing 0 or 1
+        is ``/dev/null``; without 2 stderr goes to the journal and into :attr:`Exit.stderr_tail`.
 
         Raises :class:`~mcpd.errors.SpawnFailed`, its subclass :class:`~mcpd.errors.SandboxUnavailable`, or
         :class:`~mcpd.errors.LimitExceeded` for a launch line over 1 MiB.
@@ -187,7 +187,7 @@ class _Replies(asyncio.Protocol):
         self._buffer = bytearray()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)  # noqa: S101 - what a stream socket gives
+        assert isinstance(transport, asyncio.Transport)  # noqa: S101 - always true for a stream socket
         self.transport = transport
 
     def data_received(self, data: bytes) -> None:
@@ -230,11 +230,11 @@ class ExecProcess(Protocol):
         """Kill an ``mcpd-exec`` that does not respond."""
 
     async def gone(self) -> None:
-        """Wait until the process itself has ended."""
+        """Wait until the ``mcpd-exec`` process has ended."""
 
 
 class ForeignProcess:
-    """For an ``mcpd-exec`` that is not our child: it ends with the leash, and the service manager reaps it."""
+    """An ``mcpd-exec`` that is not our child: it ends with the leash, and the service manager reaps it."""
 
     def kill(self) -> None:
         """Do nothing."""
@@ -252,13 +252,13 @@ class Leash:
         self.pid = 0
         """The server's process id on the host."""
         self.unit = ""
-        """Its systemd unit; empty without systemd."""
+        """The server's systemd unit; empty without systemd."""
 
     @classmethod
     async def start(cls, sock: socket.socket, spec: LaunchSpec, fds: Mapping[int, int], process: ExecProcess) -> Leash:
         """Send *spec* and *fds* to the ``mcpd-exec`` behind *sock*, and wait for its answer; takes over *sock*.
 
-        A start that fails or is cancelled leaves nothing behind. Errors as :meth:`Launcher.launch`.
+        A start that fails or is cancelled leaves nothing behind. Raises the same errors as :meth:`Launcher.launch`.
         """
         loop = asyncio.get_running_loop()
         try:
@@ -312,13 +312,13 @@ class Leash:
         return int(sock.fileno()) if sock is not None else -1
 
     async def wait(self) -> Exit:
-        """Wait until nothing of the tree is left and return how it ended; may be awaited several times."""
+        """Wait until no process of the tree is left, and return how the tree ended; may be awaited several times."""
         ended = await asyncio.shield(self._answers.ended)
         await self._process.gone()
         return ended
 
     async def stop(self) -> Exit:
-        """End the tree: SIGTERM, SIGKILL after 3 s. Does nothing if it has ended."""
+        """End the tree with SIGTERM, and with SIGKILL after 3 s. Does nothing if it has ended."""
         self.close()
         try:
             async with asyncio.timeout(STOP_GRACE * 3):
@@ -335,7 +335,7 @@ class Leash:
             transport.write_eof()
 
     def abort(self) -> None:
-        """Kill ``mcpd-exec`` itself, which ends the tree, too."""
+        """Kill ``mcpd-exec`` itself, which also ends the tree."""
         self._process.kill()
         self.close()
         self.release()

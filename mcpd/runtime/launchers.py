@@ -90,7 +90,7 @@ class _Child:
             signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
 
     async def gone(self) -> None:
-        """Wait until it has been reaped."""
+        """Wait until the process has been reaped."""
         await self._gone.wait()
 
 
@@ -107,7 +107,7 @@ RETRY: Final = 0.01
 class SystemdSocketLauncher:
     """Connects to a socket unit, which starts an instance of its service for each connection.
 
-    mcpd needs no privileges for that: the unit file says what may be started, and as which user.
+    mcpd needs no privileges for that: the unit file determines what is started, and as which user.
     """
 
     name = "systemd-socket"
@@ -166,7 +166,7 @@ if TYPE_CHECKING:
 
 GIB: Final = 1 << 30
 SLICE: Final = "app-mcp.slice"
-"""Below ``app.slice``, as recommended for programs that are not session services."""
+"""Slice of all transient units; below ``app.slice``, as recommended for programs that are not session services."""
 
 
 class UnitManager(Protocol):
@@ -225,7 +225,7 @@ def properties(spec_id: str) -> dict[str, tuple[str, Property]]:
         "Type": ("s", "exec"),
         "CollectMode": ("s", "inactive-or-failed"),
         "ExecStart": ("a(sasb)", [(command[0], command, False)]),
-        # Launch errors are reported to mcpd.
+        # Status 1 is a launch error, which mcpd-exec has already reported to mcpd.
         "SuccessExitStatus": ("(aiai)", ([1], [])),
         "LimitCORE": ("t", 0),
         # mcpd-exec stops its tree itself; processes still left a little later are killed.
@@ -233,11 +233,11 @@ def properties(spec_id: str) -> dict[str, tuple[str, Property]]:
         "TimeoutStopUSec": ("t", int((STOP_GRACE + 2) * 1_000_000)),
         "Slice": ("s", SLICE),
         "UMask": ("u", 0o077),
-        # Only stdin is a descriptor: with more of them stderr would go to stdout.
+        # Pass only stdin as a descriptor: with more of them, stderr would go to stdout.
         "StandardOutput": ("s", "null"),
         "StandardError": ("s", "journal"),
         "OOMPolicy": ("s", "kill"),
-        # As in mcpd-spawn@.service and mcpd-build@.service.
+        # The same limits as in mcpd-spawn@.service and mcpd-build@.service.
         "TasksMax": ("t", 1024 if build else 512),
         "MemoryMax": ("t", (8 if build else 4) * GIB),
         "MemorySwapMax": ("t", (2 if build else 1) * GIB),

@@ -38,7 +38,7 @@ def bind(source: Path, target: Path | None = None, kind: MountKind = MountKind.R
 
 
 def base(*, network: bool, home: str, runtime_dir: str, system: bool) -> list[Mount]:
-    """Return the mounts of every sandbox: programs, parts of ``/etc``, private ``/tmp`` and runtime directory."""
+    """Return the mounts of every sandbox: programs, parts of ``/etc``, and a private ``/tmp`` and runtime directory."""
     mounts = [bind(Path("/usr"))]
     for name in ROOT_LINKS:
         path = Path("/") / name
@@ -93,10 +93,11 @@ def program(
 ) -> list[Mount]:
     """Return the mounts needed besides *shown* and *writable* to execute *command*.
 
-    Follows symlinks, ``#!`` lines and ``pyvenv.cfg``; the latter two not out of *shown*, since a package could
-    otherwise choose which files it gets, and none of them out of *writable*, where the server can change them. An
-    interpreter outside is mounted with its prefix (``/opt/x`` for ``/opt/x/bin/python`` next to ``/opt/x/lib``), unless
-    that is or contains one of *homes*: then only its file.
+    Symlinks, ``#!`` lines and ``pyvenv.cfg`` are followed. In *writable*, where the server can change them, they must
+    not lead outside. In *shown*, ``#!`` lines and ``pyvenv.cfg`` must not lead outside, since a package could otherwise
+    choose which files it gets. An interpreter elsewhere is mounted with its prefix (``/opt/x`` for
+    ``/opt/x/bin/python`` next to ``/opt/x/lib``), unless that is or contains one of *homes*; then only its file is
+    mounted.
     """
     seen: dict[Path, Mount] = {}
     changeable = [path.resolve() for path in writable]
@@ -110,7 +111,7 @@ def program(
         here = hop.parent.resolve() / hop.name
         packaged = _below(here, packages)
         is_shown = packaged or here.is_relative_to("/usr") or _below(here, seen)
-        # Only files: for os.access directories are executable as well, and the author of the program could choose one.
+        # Only files: os.access takes directories for executable, too, and the author of the program could name one.
         if not is_shown and here.is_file() and os.access(here, os.X_OK):
             mount = _prefix(here, homes)
             seen[Path(mount.target)] = mount

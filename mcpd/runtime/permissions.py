@@ -31,7 +31,7 @@ class Permission(NamedTuple):
     form: str
     """The words and the name of the argument, if any, which is a key of :data:`_ARGUMENTS`."""
     meaning: str
-    """What a server with it may do, as text; ``{}`` stands for the argument."""
+    """Description of what the permission lets a server do; ``{}`` stands for the argument."""
 
     @property
     def argument(self) -> str:
@@ -41,7 +41,7 @@ class Permission(NamedTuple):
 
     @property
     def family(self) -> str:
-        """The first word."""
+        """The first word of the form."""
         return self.form.partition(":")[0]
 
 
@@ -64,7 +64,7 @@ _ARGUMENTS: Final = {
 }
 _FORMS: Final = [each.form for each in PERMISSIONS]
 KNOWN: Final = f"{', '.join(_FORMS[:-1])} and {_FORMS[-1]}, each optionally followed by ?KEY"
-"""All permissions, for messages."""
+"""List of all permissions, for messages."""
 _SHAPED: Final = re.compile(
     rf"({'|'.join(each.form for each in PERMISSIONS if not each.argument)})(\?\S|$)"
     rf"|({'|'.join({each.family for each in PERMISSIONS})}):\S"
@@ -130,7 +130,7 @@ REFUSED: Final = {
     "org.xfce.FileManager": _FILES,
     "org.xfce.Thunar": _FILES,
 }
-"""Prefixes of bus names, each with the reason, which completes "NAME ..."."""
+"""Prefixes of bus names that no server may call, each with the reason, which completes "NAME ..."."""
 
 SHARED: Final = frozenset(
     {
@@ -138,12 +138,12 @@ SHARED: Final = frozenset(
         "org.gnome.ScreenSaver", "org.kde.JobViewServer", "org.kde.StatusNotifierWatcher",
     }
 )  # fmt: skip
-"""Names that on some desktops belong to the shell or the file manager. Only the interface with the same name is
+"""Bus names that on some desktops belong to the shell or the file manager. Only the interface with the same name is
 granted."""
 
 
 def refusal(name: str) -> str:
-    """Return why no server may call *name*, which may end in ``.*``; empty if a server may."""
+    """Return why no server may call *name*, which may end in ``.*``; empty if servers may."""
     stem = name.removesuffix(".*")
     for refused, reason in REFUSED.items():
         if stem.startswith(refused) or (stem != name and refused.startswith(f"{stem}.")):
@@ -164,9 +164,9 @@ class PathGrant:
     create: bool = False
     """True to create a missing directory."""
     number: int = 0
-    """Position, from 1, in the list of the configuration; 0 for a single path."""
+    """Position, from 1, in a configured list; 0 for a single path."""
     listed: bool = False
-    """True if it is from a list of the configuration; the server starts without it if it is missing."""
+    """True if the path is from a configured list; the server starts without the path if it is missing."""
 
     @property
     def shown(self) -> str:
@@ -185,9 +185,9 @@ class Permissions:
     paths: tuple[PathGrant, ...] = ()
     bus_names: tuple[str, ...] = ()
     mcp: tuple[str, ...] | None = None
-    """Ids of the servers that it may call, empty for all; None without the permission."""
+    """Ids of the servers that the server may call, empty for all; None without the permission."""
     installed: bool = False
-    """True if it may read the installed servers and their configuration."""
+    """True if the server may read the installed servers and their configuration."""
     ignored: tuple[str, ...] = ()
     """Plain descriptions, which grant nothing."""
 
@@ -197,8 +197,8 @@ def parse(
 ) -> Permissions:
     """Return the permissions of *strings* with the configuration *values*, where the keys *sensitive* are secrets.
 
-    Raises :class:`~mcpd.errors.InvalidManifest` for a string that begins like a permission but is invalid, that names
-    a secret, or that names a bus name that no server may call, also while its condition is false.
+    Raises :class:`~mcpd.errors.InvalidManifest` for a string that begins like a permission but is invalid, that names a
+    secret, or that names a bus name that no server may call, even while its condition is false.
     """
     granted: defaultdict[str, list[str]] = defaultdict(list)
     paths: list[PathGrant] = []
@@ -237,7 +237,7 @@ def parse(
 
 
 def explain(string: str) -> tuple[str, str]:
-    """Return what *string* grants and what keeps it from being granted, as text; both are empty for a description."""
+    """Return what *string* grants, and why it cannot be granted, as text; both are empty for a description."""
     if not _SHAPED.match(string):
         return "", ""
     row, argument, key = _row(string)
@@ -245,7 +245,7 @@ def explain(string: str) -> tuple[str, str]:
         return "", "not a permission"
     if row.argument == "NAME" and (reason := refusal(argument)):
         return "", f"never granted, as {reason}"
-    # Of a shared name only one interface is granted.
+    # Only one interface of a shared name is granted.
     meaning = row.meaning.partition(",")[0] if argument in SHARED else row.meaning
     return meaning.format(argument) + (f", while {key} is true" if key else ""), ""
 

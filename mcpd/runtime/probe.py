@@ -23,7 +23,7 @@ def writable(path: str) -> bool:
 
 def status() -> dict[str, str]:
     """Return the fields of /proc/self/status."""
-    with open("/proc/self/status", encoding="ascii", errors="replace") as file:  # noqa: PTH123 - no need of pathlib
+    with open("/proc/self/status", encoding="ascii", errors="replace") as file:  # noqa: PTH123 - pathlib is not needed
         return {key: value.strip() for key, _, value in (line.partition(":") for line in file)}
 
 

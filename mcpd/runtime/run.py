@@ -28,7 +28,7 @@ class Completed:
     """Exit status, 128 + n if it was ended by signal n."""
     stdout: bytes = field(repr=False)
     stderr_tail: str
-    """The last 64 KiB of its stderr."""
+    """The last 64 KiB of the command's stderr."""
 
 
 async def run(
@@ -42,7 +42,7 @@ async def run(
     """Start *spec* with ``/dev/null`` as its stdin, collect its stdout, and wait for its end.
 
     *timeout* is in seconds, *limit* in bytes of stdout; *on_line* is called with each line of stdout. The command has
-    ended when this returns or raises, also after a cancellation.
+    ended when this returns or raises, even after a cancellation.
 
     Raises :class:`~mcpd.errors.TimedOut`, :class:`~mcpd.errors.LimitExceeded` and the errors of
     :meth:`~mcpd.runtime.launch.Launcher.launch`; a failing command is not an error.
@@ -67,7 +67,7 @@ async def run(
 
 
 async def _until_the_end(leash: Leash, read: int, output: _Output) -> Exit:
-    """Collect *output* from the pipe *read*, which is closed, until the tree ends; return how it ended."""
+    """Collect *output* from the pipe *read* until the tree ends, and close the pipe; return how the tree ended."""
     collecting = asyncio.create_task(output.collect(read))
     ending = asyncio.create_task(leash.wait())
     try:
@@ -87,7 +87,7 @@ async def _until_the_end(leash: Leash, read: int, output: _Output) -> Exit:
 
 
 async def _end(leash: Leash) -> None:
-    """Stop the tree, also while this task is being cancelled."""
+    """Stop the tree, even while this task is being cancelled."""
     stopping = asyncio.ensure_future(leash.stop())
     try:
         await asyncio.shield(stopping)

@@ -95,7 +95,7 @@ def inherited(caller: Mapping[str, str]) -> dict[str, str]:
 
 
 def is_passable(name: str, value: str) -> bool:
-    """Return whether the variable is valid in an environment."""
+    """Return whether *name* and *value* can be passed as an environment variable."""
     return bool(name) and "=" not in name and "\0" not in name and "\0" not in value
 
 
@@ -121,15 +121,15 @@ def _trees(layout: Layout) -> tuple[Path, ...]:
 
 
 MCP_SOCKET_VARIABLE: Final = "MCPD_SOCKET"
-"""Path of the socket to the other servers, for a server with the permission ``mcp``."""
-MCP_TOKEN_VARIABLE: Final = "MCPD_SOCKET_TOKEN"  # noqa: S105 -- the name of it
-"""The token to send there."""
+"""Environment variable with the path of the socket to other servers, for a server with the permission ``mcp``."""
+MCP_TOKEN_VARIABLE: Final = "MCPD_SOCKET_TOKEN"  # noqa: S105 -- a name, not a token
+"""Environment variable with the token to send over that socket."""
 _HIDDEN_IN_DEV: Final = ("/dev/pts", "/dev/shm")  # noqa: S108 - hidden
-"""Terminals and shared memory of all the user's programs."""
+"""Directories with the terminals and the shared memory of all the user's programs."""
 McpSocket: TypeAlias = "Callable[[str, tuple[str, ...]], Access]"
-"""Returns the access to other servers, from a server's id and the ids it may call (empty: all)."""
+"""Function that returns the access to other servers for a server's id and the ids that it may call (empty: all)."""
 MAX_FILES: Final = 1024
-"""Entries in a server's directory that are mounted one by one."""
+"""Maximum number of entries in a server's directory that are mounted one by one."""
 
 
 def server_spec(
@@ -148,8 +148,8 @@ def server_spec(
     access to other servers that the permission ``mcp`` grants. A missing state directory is created.
 
     Raises :class:`~mcpd.errors.NotStdio`, :class:`~mcpd.errors.InvalidManifest` for permissions that cannot be granted
-    and for a secret on the command line, :class:`~mcpd.errors.InvalidConfig` for one that cannot be protected without
-    a sandbox, and :class:`~mcpd.errors.SpawnFailed` for a missing path.
+    and for a secret on the command line, :class:`~mcpd.errors.InvalidConfig` for a secret that cannot be protected
+    without a sandbox, and :class:`~mcpd.errors.SpawnFailed` for a missing path.
     """
     manifest = launch.manifest
     confined = settings.runtime.sandbox == "on"
@@ -194,11 +194,11 @@ def server_spec(
     ]
     shown += guard.covers(shown)
     own = script_mounts(server, shown) if server.script else _files(server.directory, generation, shown)
-    # The generation is checked itself, too, even if its entries are mounted one by one.
+    # The generation itself is checked as well, even if its entries are mounted one by one.
     guard.check(server.id, [*asked, *own, *([] if server.script else [mounts.bind(generation)])])
     # Another tool may have installed a server anywhere.
     shown += [*own, *guard.covers(own)]
-    # The mounts from here on lie over what the guard covers.
+    # The mounts from here on are placed on top of those of the guard.
     shown.append(mounts.bind(state, state, MountKind.BIND))
     if granted.devices:
         shown.append(Mount(MountKind.DEV_BIND, "/dev", "/dev"))
@@ -283,7 +283,7 @@ def build_spec(  # noqa: PLR0913 - each says one thing about the command
 def _working_directory(server: InstalledServer, state: Path, spare: Path) -> Path:
     """Return the directory that the server is started in: its generation, if it has one.
 
-    A server of an old index without one gets the directory *spare* for its manifest.
+    A server of an old index may have no generation; it gets the directory *spare* for its manifest.
     """
     if server.script is not None and server.script.path is None:
         return state
@@ -362,8 +362,8 @@ def _command(
 def _state_directory(paths: Paths, scope: Scope, server_id: str) -> Path:
     """Return the state directory of *server_id*; create it if it is missing.
 
-    A server may change the mode of its own directory; the parent directory keeps others out. That of the system,
-    created by the package, is accessible to the servers' group only.
+    A server may change the mode of its own directory; the parent directory keeps others out. In the system scope the
+    parent directory is created by the package, and only the servers' group has access.
     """
     state = paths.layout(scope).state / server_id
     try:
@@ -469,7 +469,8 @@ def _program(
 def _files(directory: Path, generation: Path, shown: Sequence[Mount]) -> list[Mount]:
     """Return mounts of the generation, in which the private manifest can be created if there is no public one.
 
-    It cannot be created if there are too many files, or mounts in *shown*, to mount all entries one by one.
+    It cannot be created if the generation has too many entries to mount them one by one, or if *shown* has mounts in
+    it.
     """
     if (generation / MANIFEST).is_file():
         return _generation(directory, generation, shown)

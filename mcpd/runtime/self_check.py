@@ -33,7 +33,7 @@ class GatedLauncher:
     """A launcher that refuses to launch until :meth:`check` has succeeded."""
 
     def __init__(self, launcher: Launcher, verify: Callable[[Launcher], Awaitable[None]]) -> None:
-        """*verify* raises an error if a launcher's sandbox does not confine."""
+        """*verify* raises an error if the sandbox of a launcher does not confine servers."""
         self._launcher = launcher
         self._verify = verify
         self._check: asyncio.Task[None] | None = None
@@ -102,7 +102,7 @@ INTERPRETER: Final = "/usr/bin/python3"
 TIMEOUT: Final = 20.0
 """Seconds for the whole check."""
 MAX_PROCESSES: Final = 3
-"""The namespace's first process, the program, and a margin of one."""
+"""Maximum number of visible processes: the namespace's first process, the program, and a margin of one."""
 HOME: Final = "/tmp/home"  # noqa: S108 - inside the sandbox, private
 
 

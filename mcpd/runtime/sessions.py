@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from mcpd.store import InstalledServer, LaunchManifest
 
 FREE_CRASHES: Final = 2
-"""Consecutive crashes without a delay, since a client restarts a server for its next call."""
+"""Number of consecutive crashes without a delay, since a client restarts a server for its next call."""
 FIRST_DELAY: Final = 1.0
 LONGEST_DELAY: Final = 300.0
 LONG_ENOUGH: Final = 60.0
@@ -120,7 +120,7 @@ def _has_reserve(owner: Owner) -> bool:
 
 
 TRIAL_TIMEOUT: Final = 20.0
-"""Seconds that a start waits for the end of a trial; less than callers on the bus wait for an answer."""
+"""Seconds that a start waits for the end of a trial; shorter than the timeout of callers on the bus."""
 
 
 @dataclass(slots=True, eq=False)
@@ -176,7 +176,7 @@ class Trials:
 
 
 CLOSE_TIMEOUT: Final = 4.0
-"""Seconds for the end of all sessions when mcpd stops; a server is killed after three."""
+"""Seconds to wait for the end of all sessions when mcpd stops; a server is killed after three."""
 
 State: TypeAlias = Literal["running", "stopping", "exited"]
 StopReason: TypeAlias = Literal["", "asked", "owner-gone", "server-changed", "shutdown"]
@@ -202,7 +202,7 @@ class Owner:
     name: str
     """Unique name on the bus, or another string that is unique to the client."""
     is_mcpd: bool = False
-    """True if mcpd itself runs it, on behalf of :attr:`uid`."""
+    """True if mcpd itself runs the session, on behalf of :attr:`uid`."""
 
 
 class Session:
@@ -212,7 +212,7 @@ class Session:
         self.number = number
         self.server_id = server_id
         self.generation = generation
-        """The directory it was started from."""
+        """The directory that the server was started from."""
         self.owner = owner
         self.leash = leash
         self.pid = leash.pid
@@ -225,11 +225,11 @@ class Session:
         self.exit: Exit | None = None
 
     def stderr_tail(self) -> str:
-        """Return the last 64 KiB of its stderr; empty before it has exited, or if the client took fd 2."""
+        """Return the last 64 KiB of the server's stderr; empty before it has exited, or if the client took fd 2."""
         return self.exit.stderr_tail if self.exit else ""
 
     async def wait(self) -> Exit:
-        """Wait until it has ended and return how."""
+        """Wait until the server has ended, and return how it ended."""
         return await self.leash.wait()
 
 
@@ -326,7 +326,7 @@ class Sessions:
     async def reserved(self, server_id: str) -> AsyncIterator[None]:
         """Put *server_id* on trial: only mcpd can start it, other callers wait.
 
-        Starts of any version that are in progress are waited for first.
+        Waits first for starts in progress, of any version.
         """
         with self._trials.of(server_id):
             for pending in [pending for pending in self._pending if pending.server_id == server_id]:
@@ -362,7 +362,7 @@ class Sessions:
         return [self._sessions[number] for number in sorted(self._sessions)]
 
     def get(self, number: int) -> Session:
-        """Return the session *number*. Raises :class:`~mcpd.errors.NotFound`, also once it has exited."""
+        """Return the session *number*. Raises :class:`~mcpd.errors.NotFound` if it does not exist or has exited."""
         if number not in self._sessions:
             raise NotFound(f"no session {number} is running")
         return self._sessions[number]
@@ -397,7 +397,7 @@ class Sessions:
     async def stop_generation(self, server_id: str, generation: Path) -> None:
         """Stop only the sessions of *server_id* that run from *generation*, which is no longer active."""
         for pending in [pending for pending in self._pending if pending.server_id == server_id]:
-            await pending.done.wait()  # its generation is not known before
+            await pending.done.wait()  # its generation is not known before that
         chosen = [s for s in self.list() if s.server_id == server_id and s.generation == str(generation)]
         await self._stop(chosen, "server-changed")
 
@@ -498,7 +498,7 @@ class Sessions:
                 log.exception("a listener failed on session %d", event.session.number)
 
     def _spec(self, server_id: str, environment: Mapping[str, str]) -> tuple[LaunchSpec, str]:
-        """Return its launch specification and generation."""
+        """Return the launch specification and the generation of *server_id*."""
         server = self._store.get(server_id)
         manifest = server.manifest
         if manifest is None:

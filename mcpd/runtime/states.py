@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The state directories of servers: kept or removed for the next installation of an id (docs/permissions.md)."""
+"""State directories of servers, which are kept or removed before an id is installed again (docs/permissions.md)."""
 
 from __future__ import annotations
 
@@ -60,8 +60,8 @@ log = logging.getLogger(__name__)
 class States:
     """Removes the state of servers, as the user that they ran as.
 
-    In the system scope mcpd may not read all of it. It renames the directory to a name that no server gets, and starts
-    a confined process, as the servers' user and with write access only to that directory, to empty it.
+    In the system scope mcpd may be unable to read all of it. It renames the directory to a name that no server gets,
+    and starts a confined process, as the servers' user and with write access only to that directory, to empty it.
     """
 
     def __init__(self, launcher: Launcher, paths: Paths, scope: Scope, settings: Settings) -> None:
@@ -85,7 +85,7 @@ class States:
             await self._clear()
 
     async def drop_unless_kept(self, server_id: str) -> None:
-        """As :meth:`drop`, unless the state was kept; before a first installation, or after its failure."""
+        """Like :meth:`drop`, unless the state was kept; used before a first installation, or after its failure."""
         if not await asyncio.to_thread(self._marker(server_id).exists):
             await self.drop(server_id)
 
@@ -108,7 +108,7 @@ class States:
         return self._directory / f".{server_id}{KEPT}"
 
     def _set_aside(self, server_id: str) -> bool:
-        """Rename the directory to a name that no server gets; return whether there was one.
+        """Rename the directory to a name that no server gets; return whether it existed.
 
         Raises :class:`~mcpd.errors.SpawnFailed` if that fails: no server may get a state that was not kept.
         """

@@ -33,14 +33,14 @@ EXECUTED: Final = b"x"
 UNSHARE: Final = ("--unshare-user", "--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try")
 ALWAYS: Final = ("--cap-drop", "ALL", "--clearenv", "--die-with-parent", "--new-session")
 PROXY_TIMEOUT: Final = 10
-"""Seconds until xdg-dbus-proxy must be listening."""
+"""Seconds within which xdg-dbus-proxy must be listening."""
 TMPFS_SIZE: Final = 1 << 30
-"""Bytes in each tmpfs of the sandbox."""
+"""Maximum size of each tmpfs in the sandbox, in bytes."""
 FD_BINDS: Final = {"ro-bind": "--ro-bind-fd", "bind": "--bind-fd"}
 
 
 class Confined(Tree):
-    """A bubblewrap sandbox, which ends with us, together with all processes in its pid namespace."""
+    """A bubblewrap sandbox, which ends with this process, together with all processes in its pid namespace."""
 
     def __init__(self, request: Request, stderr: int) -> None:
         super().__init__(request, stderr)
@@ -52,7 +52,7 @@ class Confined(Tree):
         self._executed = False
         self._proxy = 0
         self._confines = "confines" in request.permissions
-        # Nested user namespaces need a writable /proc, with which root could do much more.
+        # Nested user namespaces need a writable /proc, which would let root do much more.
         self._nests = self._confines and os.getuid() != 0
 
     def start(self) -> None:
@@ -112,10 +112,11 @@ class Confined(Tree):
         request = self.request
         args = [*UNSHARE, *([] if "network" in request.permissions else ["--unshare-net"]), *ALWAYS]
         args += ["--proc", "/proc", "--dev", "/dev"]
-        # The kernel lets uid 0 write its settings without any capability, whatever the namespaces.
+        # /proc is read-only, since the kernel lets uid 0 write its settings without any capability, whatever the
+        # namespaces.
         args += [] if self._nests else ["--disable-userns", "--remount-ro", "/proc"]
         if os.access("/proc/keys", os.F_OK):
-            # Keyrings have no namespaces, so it lists the keys of the user's processes outside.
+            # Keyrings have no namespaces, so /proc/keys lists the keys of the user's processes outside the sandbox.
             args += ["--dev-bind", os.devnull, "/proc/keys"]
         for kind, target, source in request.mounts:
             if kind in FD_BINDS:
@@ -173,7 +174,7 @@ class Confined(Tree):
         return bus["proxy"]
 
     def read_status(self) -> bool:
-        """Read the namespace's first process from bubblewrap's status; return False at the end of the stream."""
+        """Read the namespace's first process from bubblewrap's status pipe; return False at the end of the stream."""
         try:
             data = os.read(self.status, 4096)
         except BlockingIOError:
@@ -190,7 +191,7 @@ class Confined(Tree):
         return bool(data)
 
     def read_report(self) -> bool:
-        """Read the report of :mod:`.enter`; return False once its end is closed, by the execution or its exit."""
+        """Read the report of :mod:`.enter`; return False once the pipe is closed, by the execution or an exit."""
         try:
             while data := os.read(self.report, 4096):
                 self._report += data
@@ -214,25 +215,25 @@ class Confined(Tree):
                 self._pidfd = os.pidfd_open(self.pid)
             except OSError:
                 self._pidfd = -1
-        # A program that has already ended is not found.
+        # A program that has already ended is not found; bubblewrap stands in for it.
         self.pid = self.pid or self.child
 
     def terminate(self) -> None:
-        """Send SIGTERM to the program; the first process would ignore it, and bubblewrap does not forward it."""
+        """Send SIGTERM to the program: the namespace's first process ignores it, and bubblewrap does not forward it."""
         signal_pidfd(self._pidfd if self._pidfd >= 0 else self.pidfd, SIGTERM if self._pidfd >= 0 else SIGKILL)
 
     def kill(self) -> None:
-        """Send SIGKILL to the namespace's first process, which ends all others, too."""
+        """Send SIGKILL to the namespace's first process, which also ends all other processes in it."""
         signal_pidfd(self._top_pidfd, SIGKILL)
         super().kill()
 
     def end_all(self) -> None:
-        """Also end what bubblewrap leaves behind if it is killed before the namespace depends on it."""
+        """End the tree, including what bubblewrap leaves behind if it is killed before the namespace depends on it."""
         super().end_all()
         self._forget_proxy_socket()
 
     def _forget_proxy_socket(self) -> None:
-        """Remove the socket from the host; its mount in the sandbox keeps working."""
+        """Remove the proxy's socket from the host; its mount in the sandbox keeps working."""
         if self.request.bus:
             try:
                 os.unlink(self.request.bus["proxy"])
@@ -240,7 +241,7 @@ class Confined(Tree):
                 pass
 
     def failure(self, stderr: str | None) -> Failure:
-        """Return the error for what bubblewrap or :mod:`.enter` reported last."""
+        """Return the launch error, with the last message of bubblewrap or :mod:`.enter`."""
         program = self.request.argv[0]
         if self._report.startswith(EXECUTED):
             reason = self._report.removeprefix(EXECUTED).decode(errors="replace")

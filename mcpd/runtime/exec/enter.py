@@ -25,17 +25,20 @@ CREATE_RULESET, ADD_RULE, RESTRICT_SELF = 444, 445, 446
 VERSION_FLAG = 1
 PATH_BENEATH = 1
 RIGHTS = {1: 13, 2: 14, 3: 15, 4: 15, 5: 16, 6: 16, 7: 16, 8: 16}
-"""Number of file rights by version of Landlock; 17 from version 9 on."""
+"""Number of file access rights by Landlock version; 17 from version 9 on."""
 FILE_RIGHTS = 1 << 1 | 1 << 2 | 1 << 14 | 1 << 15
-"""Write, read, truncate, and ioctl of devices."""
+"""The access rights to write, read and truncate files, and to call ioctl(2) on devices."""
 SCOPES = 1 << 0 | 1 << 1
-"""Abstract unix sockets and signals."""
+"""The scopes for abstract unix sockets and signals."""
 S_IFMT, S_IFREG, S_IFCHR = 0o170000, 0o100000, 0o020000
 SIGPIPE, SIGXFSZ, SIG_DFL = 13, 25, 0
 
 
 def landlock() -> None:
-    """Enter a domain of the sandbox's own files. Raises :class:`OSError` if the kernel has Landlock but refuses."""
+    """Enter a Landlock domain of the sandbox's own files.
+
+    Raises :class:`OSError` if the kernel supports Landlock, but refuses.
+    """
     function = _ctypes.dlsym(_ctypes.dlopen(None, posix.RTLD_NOW), "syscall")  # type: ignore[arg-type]
 
     def call(*arguments: object) -> int:
@@ -82,7 +85,7 @@ def execute(argv: list[bytes], env: dict[bytes, bytes]) -> None:
 
 
 def main() -> None:
-    """Read what to execute, enter the domain if there is to be one, and execute it."""
+    """Read what to execute, enter the domain if requested, and execute the program."""
     script, launch, report, domain = map(int, sys.argv[1:])
     posix.set_inheritable(report, False)
     posix.close(script)

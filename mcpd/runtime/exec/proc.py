@@ -12,7 +12,7 @@ import os
 
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 SIGINT, SIGKILL, SIGPIPE, SIGTERM, SIGSTOP, SIGXFSZ = 2, 9, 13, 15, 19, 25
-"""Defined here because :mod:`signal` takes longer to load than everything else."""
+"""Signal numbers; defined here because :mod:`signal` takes longer to load than everything else."""
 
 
 _LIBC = _ctypes.dlopen(None, os.RTLD_NOW)  # type: ignore[arg-type]
@@ -22,7 +22,7 @@ _JOIN_SESSION_KEYRING = 1
 
 
 def prctl(option: int, value: int) -> None:
-    """Call prctl(2), for which there is no module; :mod:`ctypes` would take as long to load as the rest together."""
+    """Call prctl(2), for which Python has no function; :mod:`ctypes` would take as long to load as all the rest."""
     _ctypes.call_cdeclfunction(_PRCTL, (option, value, 0, 0, 0))
 
 
@@ -74,7 +74,7 @@ def descendants_of(pid: int) -> list[int]:
 
 
 def unit() -> str:
-    """Return the systemd unit of this process; empty without one."""
+    """Return the name of this process's systemd unit; empty if it has none."""
     try:
         with open("/proc/self/cgroup", encoding="utf-8") as file:
             last = file.read().strip().rpartition("/")[2]

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """The seccomp filter of every sandbox, which bubblewrap installs just before the program is executed.
 
-It prevents the creation of set-user-ID and set-group-ID files: one in a directory that others can access would let
-them act as the server's user. ``RestrictSUIDSGID=`` of systemd does the same, but bubblewrap could not call openat2(2)
-under it. It also denies what affects more than the sandbox or evades the filter: the kernel's keyrings, which belong
-to the user and not to a namespace, io_uring, userfaultfd, kcmp, and system calls of other architectures.
+It prevents the creation of set-user-ID and set-group-ID files: one in a directory that others can access would let them
+act as the server's user. ``RestrictSUIDSGID=`` of systemd does the same, but bubblewrap could not call openat2(2) under
+it. It also denies whatever affects more than the sandbox or evades the filter: the kernel's keyrings, which belong to
+the user and not to a namespace, io_uring, userfaultfd, kcmp, and system calls of other architectures.
 
 openat2(2) has its mode in memory, which a filter cannot read. It fails with ENOSYS as on an old kernel, except for the
 bundled servers that resolve paths with it; these deny it to the commands that they run.
@@ -27,7 +27,7 @@ NUMBER, ARCHITECTURE, ARGUMENTS = 0, 4, 16
 X32 = 0x40000000
 SET_ID = 0o6000
 CREATES = os.O_CREAT | 0o20000000
-"""O_CREAT, and the bit that is specific to O_TMPFILE: with one of them, open(2) has a mode."""
+"""O_CREAT, and the bit that is specific to O_TMPFILE: if one of them is set, open(2) takes a mode."""
 
 Calls = dict[str, int]
 _COMMON: Final[Calls] = {
@@ -45,7 +45,7 @@ MACHINES: Final[dict[str, tuple[int, Calls]]] = {
     "aarch64": (0xC00000B7, _GENERIC),
     "riscv64": (0xC00000F3, _GENERIC),
 }  # fmt: skip
-"""Audit architecture and numbers of the system calls, by the machine name of uname(2)."""
+"""Audit architecture and system call numbers, by the machine name of uname(2)."""
 MODES: Final = {"chmod": 1, "fchmod": 1, "fchmodat": 2, "fchmodat2": 2, "mknod": 1, "mknodat": 2, "creat": 1}
 """Index of the argument that is a mode, by system call."""
 OPENS: Final = {"open": 1, "openat": 2}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""A server's stderr, if the client does not take it: journal, and the last 64 KiB."""
+"""A server's stderr, unless the client takes it: logged to the journal, and its last 64 KiB kept."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def journal() -> _socket.socket | None:
 
 
 def log_refusal(uid: int, message: str) -> None:
-    """Log that the user *uid* was refused at the leash."""
+    """Log that a request of the user *uid* over the leash was refused."""
     text = " ".join(message.split())
     fields = f"PRIORITY=4\nSYSLOG_IDENTIFIER=mcpd-exec\nMESSAGE_ID={LEASH_REFUSED}\nCALLER_UID={uid}\nMESSAGE={text}\n"
     sock = journal()
@@ -70,7 +70,7 @@ class Stderr:
         self._head = (fields if self._journal is not None else f"{server_id}: ").encode()
 
     def pump(self) -> bool:
-        """Read what is available; return False once the other end is closed."""
+        """Read the available output; return False once the other end is closed."""
         try:
             data = os.read(self.fd, 65536)
         except BlockingIOError:

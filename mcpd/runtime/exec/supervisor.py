@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""mcpd-exec: starts one process tree in its sandbox, watches it, and ends it with its leash.
+"""mcpd-exec: starts one process tree in its sandbox, watches it, and ends it when the leash is closed.
 
 fd 0 is the leash, a unix socket; ``argv[1]``, if given, is the user whose mcpd may hold it (default: our own). The
 protocol is described in docs/launch-protocol.md. This package uses only modules of the standard library that load fast:
@@ -57,7 +57,7 @@ class Supervisor:
         self._killed = False
 
     def run(self) -> None:
-        """Start the program, report that, and supervise it until it has ended."""
+        """Start the program, report its start, and supervise it until it has ended."""
         wake, wake_write = os.pipe()
         os.set_blocking(wake, False)
         os.set_blocking(wake_write, False)
@@ -84,7 +84,7 @@ class Supervisor:
             self._tree.end_all()
 
     def _close_passed(self) -> int:
-        """Close our copies of the server's descriptors; return a pipe as stdin, which later shows a hangup, or -1."""
+        """Close our copies of the server's descriptors; return stdin if it is a pipe, to detect a hangup, or -1."""
         stdin = -1
         if self._stderr:
             os.close(self._stderr.writer)
@@ -168,7 +168,7 @@ def _hung_up(stdin: int) -> bool:
 
 
 def write_line(leash: _socket.socket, line: str) -> None:
-    """Write one line to the leash; errors are ignored, and the timeout covers a peer that does not read."""
+    """Write one line to the leash; errors are ignored, including the timeout of a peer that does not read."""
     try:
         leash.settimeout(GRACE)
         leash.sendall(line.encode() + b"\n")
@@ -190,7 +190,7 @@ def main() -> None:
         check_peer(leash, user)
         request = receive(leash)
         for number, fd in request.fds.items():
-            # mcpd has checked them, too. The user is given in the system's units only.
+            # mcpd has already checked them. A user is given only in the units of the system instance.
             if fault := unsuitable(fd, pipes=bool(user)):
                 raise Refusal(f"descriptor {number} of {request.id} {fault}")
         Supervisor(leash, request).run()

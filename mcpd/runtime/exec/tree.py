@@ -38,23 +38,23 @@ class Tree(ABC):
         self.status = -1
         """Descriptor that is readable when :meth:`read_status` should be called; -1 if unused."""
         self.report = -1
-        """The same for :meth:`read_report`."""
+        """Descriptor that is readable when :meth:`read_report` should be called; -1 if unused."""
         self.pid = 0
         """Process id of the program itself."""
         self.child = 0
         self.pidfd = -1
-        """Pidfd of the top process; readable once that has ended."""
+        """Pidfd of the top process; readable once the process has ended."""
 
     @abstractmethod
     def start(self) -> None:
         """Start the program; raise :class:`Failure` if that fails at once."""
 
     def read_status(self) -> bool:
-        """Read what is available; return False at the end of the stream."""
+        """Read the available part of the status; return False at the end of the stream."""
         return False
 
     def read_report(self) -> bool:
-        """Read what is available; return False at the end of the stream."""
+        """Read the available part of the report; return False at the end of the stream."""
         return False
 
     def executed(self) -> bool:
@@ -84,7 +84,7 @@ class Tree(ABC):
             self.kill()
 
     def failure(self, stderr: str | None) -> Failure:
-        """Return why the program was not executed; *stderr* is its output, None if that went elsewhere."""
+        """Return the error for a program that was not executed; *stderr* is its output, None if that went elsewhere."""
         return Failure("SpawnFailed", f"{self.request.argv[0]} was not executed: {stderr}")
 
     def reap(self) -> int:
@@ -108,8 +108,8 @@ class Unconfined(Tree):
                 for number in (0, 1, 2):
                     os.dup2(self.fds.get(number, null), number)
                 if self.request.manifest is not None:
-                    # Last, since this number may have been one of the others; dup2 onto itself would not make it
-                    # inheritable.
+                    # Last, since this number may have been that of another descriptor. If it is already the manifest's,
+                    # dup2 does not make it inheritable.
                     os.dup2(self.request.manifest_fd, MANIFEST_FD)
                     os.set_inheritable(MANIFEST_FD, True)
                 for ignored in (SIGPIPE, SIGXFSZ):

@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 
 MAX_LINE: Final = 1024 * 1024
 MAX_FDS: Final = 4
-"""0, 1, 2 and the private manifest."""
+"""Maximum number of descriptors in a request: 0, 1, 2 and the private manifest."""
 MANIFEST_FD: Final = 3
 """Descriptor of the private manifest without a sandbox, where there is no private path for it."""
 MANIFEST_PATH: Final = f"/proc/self/fd/{MANIFEST_FD}"
 LINE_TIMEOUT: Final = 10.0
-"""Seconds in which the whole line must be received; mcpd sends it at once."""
+"""Seconds within which the whole line must be received; mcpd sends it at once."""
 
 
 class Failure(Exception):
@@ -40,7 +40,7 @@ class Refusal(Failure):
 
 
 class JsonContext:
-    """The attributes of a decoder that the scanner of :mod:`json` uses."""
+    """The attributes of a JSON decoder that the scanner of :mod:`json` uses."""
 
     strict = True
     object_hook = object_pairs_hook = None
@@ -143,9 +143,9 @@ def receive(leash: _socket.socket) -> Request:
 def unsuitable(fd: int, *, pipes: bool) -> str:
     """Return why *fd* cannot be a standard stream of a server; empty if it can.
 
-    A directory gives access to files outside the sandbox, and a socket may transfer one. A server of the system gets
-    only *pipes* and ``/dev/null``, as its callers are other users. A user's server gets any descriptor except a
-    directory and a socket with queued descriptors.
+    A directory gives access to files outside the sandbox, and a socket may carry the descriptor of one. A server of the
+    system gets only *pipes* and ``/dev/null``, as its callers are other users. A user's server gets any descriptor
+    except a directory and a socket with queued descriptors.
     """
     status = os.fstat(fd)
     if stat.S_ISFIFO(status.st_mode) or (stat.S_ISCHR(status.st_mode) and status.st_rdev == os.makedev(1, 3)):
@@ -178,7 +178,7 @@ def peer_uid(leash: _socket.socket) -> int:
 
 
 def check_peer(leash: _socket.socket, user: str) -> None:
-    """Raise :class:`Refusal` unless the leash is held by *user*; if that is empty, by our own user."""
+    """Raise :class:`Refusal` unless the leash is held by *user*, or by our own user if *user* is empty."""
     peer = peer_uid(leash)
     expected = os.getuid()
     if user:
