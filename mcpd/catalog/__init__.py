@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Catalog of servers: ``sources.list``, the registries that it names, and searching their entries."""
+"""Catalog of servers: ``sources.list``, the registries that it names, and the search in their entries."""
 
 from mcpd.catalog.catalog import Catalog
 from mcpd.catalog.registries import RegistryLine, check_url

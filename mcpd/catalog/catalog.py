@@ -32,7 +32,7 @@ T = TypeVar("T")
 _log = logging.getLogger(__name__)
 
 _AT_ONCE: Final = 8
-"""Registries fetched at the same time."""
+"""Number of registries fetched at the same time."""
 
 
 class Catalog:
@@ -55,7 +55,7 @@ class Catalog:
 
     @cached_property
     def _database(self) -> Database:
-        # SQLite is not needed to start.
+        # Imported late, since SQLite is not needed to start.
         from mcpd.catalog.database import Database
 
         return Database(self._directory / "catalog.sqlite")
@@ -77,10 +77,10 @@ class Catalog:
         return [self._with_state(line, order, faults) for line in lines]
 
     def listed(self) -> object:
-        """Return a value that stays equal as long as nobody edits the lists of registries."""
+        """Return a value that changes whenever somebody edits the lists of registries."""
         return self._sources.signature()
 
-    def add_source(self, url: str, *, name: str = "", type: str = "", signature: str = "", key: str = "") -> None:  # noqa: A002 - what the file calls it
+    def add_source(self, url: str, *, name: str = "", type: str = "", signature: str = "", key: str = "") -> None:  # noqa: A002 - the key in the file
         """Add the registry *url* to a list; the next :meth:`refresh` fetches it.
 
         Arguments and errors are those of :meth:`RegistryLists.add`.
@@ -106,7 +106,7 @@ class Catalog:
         *progress* is called with the number of registries done and their total.
 
         Returns the failures; those registries keep their last copy. If all registries failed, raises
-        :class:`~mcpd.errors.SourceUnavailable`, or the error they failed with if it is the same class for all.
+        :class:`~mcpd.errors.SourceUnavailable`, or an error of the class that they all failed with.
         """
         from mcpd.catalog import refresh as refreshing  # see _database
 
@@ -200,7 +200,7 @@ class Catalog:
         ]
 
     def pins_sha256(self, sha256: str) -> str:
-        """Return the name of the trusted key that signed an entry for the file with *sha256*; empty if none did."""
+        """Return the name of the trusted key that signed an entry pinning the hash *sha256*; empty if none did."""
         from mcpd.catalog.search import signer_of  # see _database
 
         return self._query_placed(lambda run, order: signer_of(run, order, sha256), "")
@@ -213,7 +213,7 @@ class Catalog:
         return await self._icons.get(url, registry, self._settings.catalog.timeout)
 
     def _query_placed(self, question: Callable[[sqlite3.Connection, list[CopyStatus]], T], otherwise: T) -> T:
-        """Return the result of *question*, after updating the database to the current trust and precedence."""
+        """Return the result of *question*, after bringing trust and precedence in the database up to date."""
         from mcpd.catalog.database import copies, is_placed, statuses  # see _database
 
         lines = self._sources.lines()
@@ -251,14 +251,17 @@ class Catalog:
             _log.warning("%s", error.message)
 
     def _forget_removed(self, url: str) -> None:
-        """Delete the data of *url*, which is no longer listed. Errors are logged, as the list is what counts."""
+        """Delete the data of *url*, which is no longer listed.
+
+        Errors are only logged, as the registry is already removed.
+        """
         try:
             self._forget_unlisted(key_of(url))
         except McpdError as error:
             _log.warning("%s; the data of the registry will be deleted later", error.message)
 
     def _forget_unlisted(self, removed: str = "") -> None:
-        """Delete the data of unlisted registries; if a list cannot be read, at most that of *removed*."""
+        """Delete the data of unlisted registries; if a list cannot be read, at most the data of *removed*."""
         from mcpd.catalog.database import copies, show  # see _database
         from mcpd.catalog.refresh import forget_copy
 

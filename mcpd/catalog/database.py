@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""SQLite database of the catalog, which can be deleted and is then recreated (ADR 0008)."""
+"""SQLite database of the catalog, which is recreated if it is deleted (ADR 0008)."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ _APPLICATION: Final = 0x6D637064
 _VERSION: Final = 3
 """Incremented with every change of the schema or of the indexed words of an entry."""
 _WAIT: Final = 10.0
-"""Seconds to wait for another process."""
+"""Seconds to wait for a lock that another process holds."""
 _CACHE: Final = 4096
-"""KiB of pages in memory."""
+"""Size of SQLite's page cache in KiB."""
 _HASH: Final = 4 << 20
-"""Bytes of new words collected before they are written; smaller values are slower."""
+"""Bytes of new index words that are collected before they are written; smaller values are slower."""
 _SPARE: Final = 4 << 20
 """Bytes that may stay unused in the database file or its write-ahead log; more are released."""
 _SCHEMA: Final = f"""
@@ -96,7 +96,7 @@ class Database:
             return otherwise
 
     def change(self, work: Callable[[sqlite3.Connection], T]) -> T:
-        """Run *work* in one write transaction; it may be called twice.
+        """Run *work* in one write transaction; *work* may be called twice.
 
         Raises errors of *work*, and :class:`~mcpd.errors.NoSpace`, :class:`~mcpd.errors.ReadOnly`,
         :class:`~mcpd.errors.Busy` or another :class:`~mcpd.errors.McpdError`.
@@ -124,7 +124,7 @@ class Database:
         self.close()
         if inode != _inode(self._path):
             return
-        # The database itself last: once it is replaced, the files beside it belong to the new one.
+        # The database itself last: once it is replaced, the files next to it belong to the new one.
         for suffix in ("-wal", "-shm", "-journal", ""):
             with suppress(OSError):  # if it cannot be removed, the next write reports the error
                 Path(f"{self._path}{suffix}").unlink()
@@ -140,7 +140,7 @@ class Database:
 
 
 class _Connection:
-    """A connection opened on demand, and used by one thread at a time."""
+    """A connection that is opened on demand, and used by one thread at a time."""
 
     def __init__(self, path: Path, *, to_write: bool) -> None:
         self._path = path
@@ -187,7 +187,7 @@ class _Connection:
             self._open = None
 
     def _connected(self) -> sqlite3.Connection:
-        # If the cache was cleared while mcpd runs, do not go on with the deleted file.
+        # If the cache was cleared while mcpd is running, do not keep using the deleted file.
         if self._open is not None and self.inode != _inode(self._path):
             self._drop()
         if self._open is None:
@@ -195,7 +195,8 @@ class _Connection:
                 make_directory(self._path.parent)
             elif not _inode(self._path):
                 raise FileNotFoundError(self._path)
-            # Reading creates files beside it unless the directory is not writable.
+            # Even reading creates files next to the database, except with immutable=1 for a directory that is not
+            # writable.
             is_fixed = not self._to_write and not os.access(self._path.parent, os.W_OK)
             how = "mode=rwc" if self._to_write else "mode=ro&immutable=1" if is_fixed else "mode=rw"
             self._open = sqlite3.connect(
@@ -216,7 +217,7 @@ def _prepare(connection: sqlite3.Connection, path: Path, *, to_write: bool) -> N
     if to_write and _is_empty(connection):
         connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
         connection.execute("BEGIN EXCLUSIVE")
-        if _is_empty(connection):  # again, as another process may have created it meanwhile
+        if _is_empty(connection):  # again, as another process may have created it in the meantime
             for statement in _SCHEMA.split(";\n"):
                 connection.execute(statement)
         connection.execute("COMMIT")
@@ -238,7 +239,7 @@ def _prepare(connection: sqlite3.Connection, path: Path, *, to_write: bool) -> N
 
 
 def _give_back(connection: sqlite3.Connection) -> None:
-    """Release unused space of the database file and its write-ahead log; not while others read them."""
+    """Release unused space of the database file and its write-ahead log, unless others are reading them."""
 
     def value(name: str) -> int:
         (found,) = connection.execute(f"PRAGMA {name}").fetchone()
@@ -264,7 +265,7 @@ def _size(path: Path) -> int:
 
 
 def _is_empty(connection: sqlite3.Connection) -> bool:
-    """Return whether the database has no tables yet: it is being created, or that was interrupted."""
+    """Return whether the database has no tables yet: it is being created, or its creation was interrupted."""
     (tables,) = connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     return not tables and not version
@@ -284,7 +285,7 @@ def _is_damaged(error: sqlite3.DatabaseError) -> bool:
 
 def _inode(path: Path) -> int:
     try:
-        return os.stat(path).st_ino  # noqa: PTH116 - at every question
+        return os.stat(path).st_ino  # noqa: PTH116 - called for every query
     except OSError:
         return 0
 
@@ -297,7 +298,7 @@ _COLUMNS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """One fetched file of a registry; the whole of an official API counts as one file, too."""
+    """The stored copy of one file of a registry; an official API as a whole counts as one file."""
 
     n: int
     source: str
@@ -307,9 +308,9 @@ class Copy:
     etag: str
     modified: str
     digest: bytes
-    """Digest of its bytes."""
+    """Digest of the file's bytes."""
     fetched: float
-    """Unix time at which it was last found to be current."""
+    """Unix time at which the copy was last found to be current."""
     baseline: str
     """Newest ``updated`` seen; for a date in the future, the time at which it was seen."""
     attested: str
@@ -321,30 +322,30 @@ class Copy:
     since: str
     """Newest ``updatedAt`` seen in an official API."""
     signer: str
-    """Fingerprint of the key that signed it, empty if no key trusted at that time did."""
+    """Fingerprint of the key that signed the file; empty if no key that was trusted at that time did."""
     unsigned: str
     """Reason why there is no signer."""
     tried: bytes
-    """Digest of the signature and the keys it was checked with, if there is no signer."""
+    """Digest of the signature and of the keys that it was checked with, if there is no signer."""
     entries: int
     faults: int
 
 
 @dataclass(frozen=True, slots=True)
 class CopyStatus:
-    """Current status of a copy."""
+    """The current status of a copy."""
 
     copy: Copy
     line: RegistryLine
     signer: str
-    """Name of the trusted key that signed it; empty if it is not verified."""
+    """Name of the trusted key that signed the copy; empty if the copy is not verified."""
     usable: bool
     lacks_key: bool = False
     """True if the registry requires a key that is missing."""
 
     @property
     def problem(self) -> str:
-        """Reason why it is not verified; empty if it is, or if that is not expected."""
+        """Reason why the copy is not verified; empty if it is, or if it need not be."""
         if self.signer or self.line.signature == "off" or self.line.type == "official":
             return ""
         name = f"{self.copy.part}: " if self.copy.part else ""
@@ -357,7 +358,7 @@ class CopyStatus:
 
     @property
     def undated(self) -> str:
-        """Warning that a signed copy has no date to detect older ones by; empty if that is not so."""
+        """Warning about a signed copy without a date, which an older one could replace; otherwise empty."""
         if not self.signer or self.copy.attested:
             return ""
         return (
@@ -381,14 +382,14 @@ def copy_of(connection: sqlite3.Connection, source: str, part: str) -> Copy | No
 
 
 def make_copy(connection: sqlite3.Connection, source: str, part: str) -> int:
-    """Return the number of the copy of *part* of *source*, created if there is none."""
+    """Return the number of the copy of *part* of *source*; create the copy if it does not exist."""
     connection.execute("INSERT OR IGNORE INTO copy (source, part) VALUES (?, ?)", (source, part))
     found: int = connection.execute("SELECT n FROM copy WHERE source = ? AND part = ?", (source, part)).fetchone()[0]
     return found
 
 
 def confirm(connection: sqlite3.Connection, copy: int) -> None:
-    """Record that *copy* is current."""
+    """Record that the copy with the number *copy* was found to be current."""
     connection.execute("UPDATE copy SET fetched = ? WHERE n = ?", (time.time(), copy))
 
 
@@ -435,13 +436,13 @@ def no_key(name: str) -> str:
 
 
 def is_placed(connection: sqlite3.Connection, order: list[CopyStatus]) -> bool:
-    """Return whether the database shows the entries as *order* requires."""
+    """Return whether the precedence in the database is that of *order*."""
     placed = connection.execute("SELECT n FROM copy WHERE place IS NOT NULL ORDER BY place").fetchall()
     return [n for (n,) in placed] == [each.copy.n for each in order if each.usable]
 
 
 def place(connection: sqlite3.Connection, order: list[CopyStatus]) -> None:
-    """Show, of entries with the same id, the one of the first usable copy in *order*."""
+    """For each id, show only the entry of the first usable copy in *order*."""
     connection.execute("UPDATE copy SET place = NULL")
     for number, each in enumerate(each for each in order if each.usable):
         connection.execute("UPDATE copy SET place = ? WHERE n = ?", (number, each.copy.n))
@@ -449,7 +450,7 @@ def place(connection: sqlite3.Connection, order: list[CopyStatus]) -> None:
 
 
 def show(connection: sqlite3.Connection) -> None:
-    """Update the column ``shown``."""
+    """Update the column ``shown`` of the entries to the places of their copies."""
     placed = [n for (n,) in connection.execute("SELECT n FROM copy WHERE place IS NOT NULL")]
     if len(placed) <= 1:
         only = placed[0] if placed else -1

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 class NewFile:
-    """File made by :func:`new_file`. All disk access is in threads, so the event loop never blocks on it."""
+    """A file created by :func:`new_file`. All disk access happens in threads, so the event loop never blocks on it."""
 
     def __init__(self, path: Path) -> None:
         self.size = 0
@@ -47,7 +47,7 @@ class NewFile:
         self._is_dropped = False
 
     async def open(self) -> None:
-        """Create the file. Raises as :meth:`write` does, including if the file exists."""
+        """Create the file. Raises the same errors as :meth:`write`, also if the file exists."""
         await asyncio.to_thread(self._open)
 
     async def write(self, data: bytes) -> None:
@@ -56,7 +56,7 @@ class NewFile:
         self.size += len(data)
 
     async def finish(self) -> str:
-        """Flush the file to disk; return its SHA-256 in hexadecimal. Raises as :meth:`write` does."""
+        """Flush the file to disk; return its SHA-256 in hexadecimal. Raises the same errors as :meth:`write`."""
         await asyncio.to_thread(self._sync)
         self.is_finished = True
         return self._hash.hexdigest()
@@ -64,7 +64,7 @@ class NewFile:
     async def close(self) -> None:
         """Stop writing, and remove the file unless it is finished."""
         self._is_dropped = True
-        # A thread that has not begun to create it will not any more, so there is nothing to wait for.
+        # A thread that has not yet begun to create the file no longer will, so there is nothing to wait for.
         if not self.is_finished and (self._lock.locked() or self._is_made):
             await in_thread(self._remove)
 
@@ -117,7 +117,7 @@ class NewFile:
 async def new_file(path: Path) -> AsyncIterator[NewFile]:
     """Create the file *path* (0600), which is removed after the ``async with`` block unless it was finished.
 
-    Raises as its methods do; an existing file stays as it is.
+    Raises the same errors as the methods of the file; an existing file is not changed.
     """
     file = NewFile(path)
     try:
@@ -133,7 +133,7 @@ _ABSENT: Final = frozenset({404, 410})
 _GZIP: Final = 31
 _CHUNK: Final = 1 << 20
 _MAX_VALIDATOR: Final = 1024
-"""Characters of an ETag or date that are kept."""
+"""Maximum length in characters of an ETag or date that is kept."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,14 +141,14 @@ class Fetched:
     """Result of a fetch."""
 
     data: bytes | None
-    """None if the file is still the one of *etag* or *modified*, or if it is optional and missing."""
+    """None if *etag* or *modified* shows that the file is unchanged, or if it is optional and missing."""
     etag: str = ""
     modified: str = ""
     """``Last-Modified`` as the server sent it."""
 
 
 class Fetcher:
-    """Fetcher of files with one HTTP client, which lives as long as the ``async with`` block."""
+    """Fetches files with one HTTP client, which is closed at the end of the ``async with`` block."""
 
     def __init__(self, *, seconds: float, max_bytes: int) -> None:
         """*seconds* and *max_bytes* limit each file of :meth:`fetch`."""
@@ -254,7 +254,7 @@ class Fetcher:
 
     @asynccontextmanager
     async def _response(self, url: str, headers: dict[str, str]) -> AsyncIterator[httpx2.Response]:
-        """Yield the response of *url*, after redirects."""
+        """Yield the response to a request for *url*, after redirects."""
         import httpx2  # see _open
 
         client = await self._opened()
@@ -273,7 +273,7 @@ class Fetcher:
 
 
 def _validator(text: str) -> str:
-    """Return *text* if it can be sent back later; otherwise an empty string."""
+    """Return *text*, an ETag or date, if it can be sent back later; otherwise an empty string."""
     return text if text.isascii() and text.isprintable() and len(text) <= _MAX_VALIDATOR else ""
 
 
@@ -327,7 +327,7 @@ def _read_chunk(url: str, file: BinaryIO) -> bytes:
 
 
 def _open(seconds: float) -> httpx2.AsyncClient:
-    # Importing it takes half a second and memory, which an idle mcpd does without.
+    # Importing httpx2 takes half a second, and memory that an idle mcpd does not need.
     from http.cookiejar import CookieJar, DefaultCookiePolicy
 
     import httpx2
@@ -337,9 +337,9 @@ def _open(seconds: float) -> httpx2.AsyncClient:
         headers={"User-Agent": "mcpd", "Accept": "application/json", "Accept-Encoding": "gzip"},
         timeout=seconds,
         follow_redirects=False,
-        # No cookies: no server learns what was fetched before.
+        # No cookies, so that no server learns what was fetched before.
         cookies=CookieJar(DefaultCookiePolicy(allowed_domains=())),
-        # Unencrypted requests are allowed on this machine only, so they must not go to a proxy of the environment.
+        # Unencrypted requests are allowed on this machine only, so they must not go to a proxy from the environment.
         mounts={f"all://{host}": None for host in ("localhost", "127.0.0.1", "[::1]")},
     )
 

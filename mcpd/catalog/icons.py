@@ -26,9 +26,9 @@ _log = logging.getLogger(__name__)
 
 MAX_ICON: Final = 512 * 1024
 MAX_KEPT: Final = 64 * 1024 * 1024
-"""Bytes of all cached icons; the least recently used are removed."""
+"""Maximum total size of cached icons in bytes; the least recently used are removed."""
 BLOCK: Final = 4096
-"""Bytes counted for smaller icons."""
+"""Minimum size in bytes that each cached icon counts as."""
 _MAGIC: Final = (
     (re.compile(rb"\x89PNG\r\n\x1a\n"), "image/png"),
     (re.compile(rb"\xff\xd8\xff"), "image/jpeg"),

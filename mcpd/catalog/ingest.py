@@ -27,7 +27,7 @@ _SHA256: Final = re.compile(r"[0-9a-fA-F]{64}")
 
 
 def pins_what_it_names(entry: Entry) -> bool:
-    """Return whether *entry* determines exactly what is installed: a hash, a commit or an exact version."""
+    """Return whether *entry* determines exactly what is installed: by a hash, a commit or an exact version."""
     if entry.source is not None:
         return entry.source.is_exact
     if entry.manifest and not entry.transports:
@@ -37,21 +37,21 @@ def pins_what_it_names(entry: Entry) -> bool:
 
 
 def pinned_sha256(entry: Entry) -> str:
-    """Return the SHA-256 of the single file that *entry* installs; empty if it pins none."""
+    """Return the SHA-256 of the single file that *entry* installs; empty if *entry* pins no such file."""
     source = entry.source
     return source.sha256 if source is not None and source.is_file else ""
 
 
 MAX_ENTRIES: Final = 200_000
 MAX_FAULTS: Final = 100
-"""Faults kept of one copy; all are counted."""
+"""Maximum number of faults of one copy that are stored; all are counted."""
 _MAX_FAULT: Final = 2000
-"""Characters of one fault."""
+"""Maximum length of one fault message, in characters."""
 _MAX_CATEGORIES: Final = 64
 _INDEXED: Final = 4096
-"""Characters of a text that are indexed."""
+"""Number of characters of each text that are indexed."""
 _AT_ONCE: Final = 128
-"""Rows that are written together."""
+"""Number of rows that are written together."""
 _ENTRY: Final = (
     "INSERT INTO entry (n, copy, id, digest, installable, pins, sha256, note) VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
     " ON CONFLICT (n) DO UPDATE SET id = excluded.id, digest = excluded.digest,"
@@ -78,7 +78,7 @@ class Faults:
 
 
 class Ingest:
-    """Change of the entries of one copy within a transaction; :meth:`finish` ends it."""
+    """Changes the entries of one copy within a transaction; :meth:`finish` completes the change."""
 
     def __init__(self, connection: sqlite3.Connection, copy: int, origin: str) -> None:
         """*origin* is the URL named in faults."""
@@ -119,7 +119,7 @@ class Ingest:
             self._remove(n)
 
     def put(self, entry: Entry) -> None:
-        """Add *entry*, or replace the one with its id."""
+        """Add *entry*, or replace the entry with the same id."""
         data = msgspec.json.encode(entry.to_json())
         digest = _digest("", data)
         row = self._row(entry.id)
@@ -127,7 +127,7 @@ class Ingest:
             self._write(row[0] if row else 0, entry, digest, ("", "", data))
 
     def name_of(self, server_id: str) -> str:
-        """Return the registry's name of the entry *server_id*; empty if there is none."""
+        """Return the name that the registry uses for the entry *server_id*; empty if there is none."""
         row = self._row(server_id)
         if row is None:
             return ""
@@ -136,7 +136,7 @@ class Ingest:
         return str(origin.get("name", "")) if isinstance(origin, dict) else ""
 
     def drop(self, server_id: str) -> None:
-        """Remove the entry *server_id*, if there is one."""
+        """Remove the entry *server_id*, if it exists."""
         row = self._row(server_id)
         if row is not None:
             self._remove(row[0])
@@ -147,7 +147,7 @@ class Ingest:
             self._remove(n)
 
     def size(self) -> int:
-        """Return the number of bytes of all entries."""
+        """Return the total size of all entries in bytes."""
         self._flush()
         query = "SELECT total(length(data)) FROM body WHERE n IN (SELECT n FROM entry WHERE copy = ?)"
         return int(self._run(query, (self._copy,)).fetchone()[0])
@@ -176,7 +176,7 @@ class Ingest:
         )
 
     def _parsed(self, item: Item, digest: bytes, taken: set[int]) -> int:
-        """Parse and write *item*; return its row, 0 if it is invalid."""
+        """Parse and write *item*; return the number of its row, 0 if *item* is invalid."""
         try:
             entry = parse_item(item.label, item.data, self._origin, item.key)
         except InvalidManifest as error:
@@ -200,7 +200,7 @@ class Ingest:
         return row
 
     def _write(self, n: int, entry: Entry, digest: bytes, raw: tuple[str, str, bytes]) -> int:
-        """Write *entry* into the row *n*, or a new one if that is 0."""
+        """Write *entry* into the row *n*, or into a new row if *n* is 0."""
         if n:
             self._unindex(n)
         else:

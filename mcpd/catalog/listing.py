@@ -16,7 +16,7 @@ _ALWAYS: Final = frozenset({"id", "name", "summary", "description", "version", "
 
 
 def describe(entry: Entry, registry: str = "") -> dict[str, Any]:
-    """Return the listing of *entry* as JSON values; *registry* is the URL that offers it, may be empty.
+    """Return the listing of *entry* as JSON values; *registry* is the URL of its registry, or empty.
 
     Texts come from a checked document (:func:`mcpd.model.check_json`), so D-Bus can carry them.
     """
@@ -53,8 +53,8 @@ def describe(entry: Entry, registry: str = "") -> dict[str, Any]:
 def obstacle(entry: Entry, registry: str) -> str:
     """Return why no instance can install *entry*; empty if it can be installed.
 
-    *registry* is the URL of the registry that offers it, empty for a user-supplied entry: that may name a program of
-    this machine, and needs no texts for a listing.
+    *registry* is the URL of the registry that offers it, empty for a user-supplied entry: such an entry may name a
+    program of this machine, and needs no texts for a listing.
     """
     if found := entry.unsupported or address_fault(entry, registry):
         return found

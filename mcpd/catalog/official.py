@@ -26,19 +26,19 @@ if TYPE_CHECKING:
 
 MAX_PAGES: Final = 2000
 MAX_SECONDS: Final = 30 * 60
-"""Limit for all pages of one registry."""
+"""Maximum time for reading all pages of one registry, in seconds."""
 _PER_PAGE: Final = 100
 _OVERLAP: Final = timedelta(minutes=5)
-"""Time before the last read for which changes are requested again: clocks differ, and reading takes a while."""
+"""Changes are requested from this long before the last read, since clocks differ and reading takes a while."""
 MAX_BYTES: Final = 128 << 20
-"""Bytes of all pages, and of all stored entries of one registry."""
+"""Maximum size in bytes of all pages, and of all stored entries, of one registry."""
 
 
 class Pages:
     """The pages of one answer, in an unnamed temporary file, so that large answers take disk space and not memory."""
 
     def __init__(self, spool: Path, since: str) -> None:
-        """*since* is the time from which on changes were requested, empty for all entries."""
+        """*since* is the time since which changes were requested; empty for all entries."""
         self.since = since
         self.until: Final = _sortable(datetime.now(UTC) - _OVERLAP)
         """All changes before this time are in the pages."""
@@ -83,7 +83,8 @@ class Pages:
 async def fetch_pages(fetcher: Fetcher, url: str, since: str, spool: Path) -> Pages:
     """Return all pages of the API at *url*, or those with changes *since* that time.
 
-    Raises :class:`~mcpd.errors.SourceUnavailable` if one fails, or all take longer than :data:`MAX_SECONDS`.
+    Raises :class:`~mcpd.errors.SourceUnavailable` if a page cannot be read, or if all together take longer than
+    :data:`MAX_SECONDS`.
     """
     pages = await asyncio.to_thread(Pages, spool, since)
     try:
@@ -134,7 +135,7 @@ def ingest_pages(connection: sqlite3.Connection, url: str, pages: Pages) -> None
     n = make_copy(connection, url, "")
     since = kept.since if kept is not None else ""
     if since != pages.since:
-        return  # another process has applied newer pages meanwhile
+        return  # another process has applied newer pages in the meantime
     ingest = Ingest(connection, n, url)
     rows = connection.execute("SELECT id FROM entry WHERE copy = ?", (n,))
     before = set() if since else {server_id for (server_id,) in rows}

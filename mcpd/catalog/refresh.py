@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from mcpd.trust.keys import Keys
 
 MAX_FILES: Final = 1000
-"""Files read of a directory."""
+"""Maximum number of files that are read from a directory."""
 _TOLERANCE: Final = timedelta(days=1)
 """How far ahead the clock of a registry's publisher may be."""
 
@@ -52,7 +52,7 @@ class _SignatureResult:
     """Result of checking a signature."""
 
     signer: str = ""
-    """Fingerprint of the trusted key that made it."""
+    """Fingerprint of the trusted key that made the signature."""
     unsigned: str = ""
     """Reason why there is no signer."""
     tried: bytes = b""
@@ -332,7 +332,7 @@ def _json_files(path: Path, url: str) -> list[str]:
 
 
 def _check_file_name(name: str, url: str) -> None:
-    """Raise :class:`~mcpd.errors.SourceUnavailable` if no URL can hold the file *name*."""
+    """Raise :class:`~mcpd.errors.SourceUnavailable` if the file *name* cannot be part of a URL."""
     if not name.isprintable():
         raise SourceUnavailable(f"{url}: {printable(name)!r}: the file name is not printable UTF-8")
 

@@ -34,7 +34,8 @@ _STOPS: Final = re.compile("[\u3002\uff0e\uff61]")
 _FORBIDDEN: Final = re.compile(r"[\x00-\x20\x7f\"#%/<>?@\\^`{|}\[\]]")
 _NAT64: Final = ipaddress.IPv6Network("64:ff9b::/96")
 _NEVER_PUBLIC: Final = (ipaddress.IPv6Network("64:ff9b:1::/48"), ipaddress.IPv6Network("::/96"))
-"""Addresses of local translators (RFC 8215), which also reach private ones; an old notation of IPv4."""
+"""Networks that are never public: prefixes of local translators (RFC 8215), which also lead to private addresses, and
+IPv4 addresses in an old IPv6 notation."""
 _NAMES: Final = re.compile(r"(?:.+\.)?localhost|localhost\.localdomain|ip6-(?:localhost|loopback)")
 
 
@@ -102,7 +103,7 @@ def _address(name: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
 
 RegistryType: TypeAlias = Literal["registry", "official", "directory"]
 _OFFICIAL: Final = ("/v0.1/servers", "/v0/servers")
-"""Ends of the path of an API like the official one."""
+"""Final path segments in the URL of an API like the official registry's."""
 
 
 def check_url(url: str) -> str:
@@ -206,8 +207,8 @@ def check_entry_url(url: str, registry: str) -> str:
 def address_fault(entry: Entry, registry: str) -> str:
     """Return why *entry* of *registry* cannot be installed from its address; empty if it can.
 
-    *registry* is as in :func:`check_entry_url`. A registry on the network must not have files on this machine copied to
-    where its server can read them.
+    *registry* is as in :func:`check_entry_url`. A registry on the network must not cause files on this machine to be
+    copied to where a server of its choice can read them.
     """
     is_elsewhere = bool(registry) and not registry.startswith(_FILE)
     source, field, url = entry.source, "source.url", ""
@@ -228,9 +229,9 @@ def address_fault(entry: Entry, registry: str) -> str:
 
 
 MAX_LIST: Final = 1024 * 1024
-"""Bytes of one list."""
+"""Maximum size of one list in bytes."""
 MAX_DESCRIPTION: Final = 64 * 1024
-"""Bytes of a file that describes one registry."""
+"""Maximum size in bytes of a file that describes one registry."""
 MANAGED_NAME: Final = "50-mcpd.list"
 """The only file in the system's directory of lists that mcpd writes."""
 
@@ -245,9 +246,9 @@ class RegistryLine:
     """One registry in a listing."""
 
     url: str
-    """As written; empty if unknown."""
+    """The URL as written; empty if unknown."""
     origin: Path
-    """The file that lists it."""
+    """The file that lists the registry."""
     scope: Scope
     read_only: bool
     """True if this instance must not remove the line."""
@@ -263,17 +264,17 @@ class RegistryLine:
     """Unix time of the copy in use, 0 if there is none."""
     problem: str = ""
     name: str = ""
-    """Name of the file ``NAME.toml`` that describes it, empty for a line of a list."""
+    """Name of the file ``NAME.toml`` that describes the registry; empty for a line of a list."""
     type: RegistryType = "registry"
     """``registry``: one file; ``official``: the API of the official registry; ``directory``: a directory of files."""
     signature: Policy = "warn"
     """Policy for copies that no trusted key signed."""
     key: str = ""
-    """Name of the only key that may sign it, empty for any."""
+    """Name of the only key that may sign the registry; empty for any."""
     entries: int = 0
     """Number of usable entries."""
     faults: tuple[str, ...] = ()
-    """Faults of its entries, the first hundred."""
+    """The first hundred faults of the registry's entries."""
     signed_by: str = ""
     """Name of the trusted key that signed the copy in use, empty if none did."""
 
@@ -290,7 +291,7 @@ class _Description(BaseModel):
 
 
 class RegistryLists:
-    """The lists that one instance reads, and those of them that it writes."""
+    """The lists of registries that one instance reads, some of which it also writes."""
 
     def __init__(self, paths: Paths, scope: Scope) -> None:
         self._paths = paths
@@ -331,11 +332,12 @@ class RegistryLists:
                         found.append((str(path), status.st_size, status.st_mtime_ns))
         return found
 
-    def add(self, url: str, *, name: str = "", type: str = "", signature: str = "", key: str = "") -> None:  # noqa: A002 - what the file calls it
+    def add(self, url: str, *, name: str = "", type: str = "", signature: str = "", key: str = "") -> None:  # noqa: A002 - the key in the file
         """Add *url* to the list that this instance writes, or describe it in ``sources.list.d/NAME.toml``.
 
-        It is described if any option is given; this needs a *name*, unless it is described already. Empty options stay
-        as they were. The values are those of :class:`RegistryLine`. An existing directory is listed as one.
+        It is described if any option is given; this needs a *name*, unless it is described already. Empty options keep
+        their previous values. The values are those of :class:`RegistryLine`. An existing directory is listed as a
+        directory.
 
         Raises :class:`~mcpd.errors.InvalidArgument` for an invalid registry and for a *name* that is taken;
         :class:`~mcpd.errors.ReadOnly` for one that somebody else's file lists with other options.
@@ -428,7 +430,7 @@ class RegistryLists:
         write_atomic(path, text.encode("utf-8", "surrogateescape"))
 
     def _of(self, scope: Scope) -> dict[str, RegistryLine]:
-        """Return the registries of *scope*, each once, by normal form."""
+        """Return the registries of *scope*, each once, by the normal form of their URL."""
         found: dict[str, RegistryLine] = {}
         for line in self._all(scope):
             key = key_of(line.url) or str(line.origin)
@@ -483,7 +485,7 @@ def _unreadable(path: Path, scope: Scope, problem: str) -> RegistryLine:
 
 
 def _described(path: Path, scope: Scope, *, read_only: bool) -> RegistryLine:
-    """Return the registry that *path* describes; ``invalid`` if the description is."""
+    """Return the registry that *path* describes; its state is ``invalid`` if the description is invalid."""
     name, url = printable(path.stem), ""
     try:
         content = parse_toml(read_file(path, MAX_DESCRIPTION))

@@ -37,11 +37,11 @@ class Listing:
     fields: dict[str, Any]
     """Result of :func:`mcpd.catalog.listing.describe`."""
     stamp: bytes
-    """Changes whenever :attr:`fields` may change."""
+    """A value that changes whenever :attr:`fields` may change."""
 
 
 class InstallableBy(IntEnum):
-    """Instances of mcpd that can install an entry."""
+    """The instances of mcpd that can install an entry."""
 
     NOBODY = 0
     ALL = 1
@@ -50,7 +50,7 @@ class InstallableBy(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """Conditions that all have to match."""
+    """A query to the catalog; all of its conditions have to match."""
 
     text: str = ""
     """Words, each of which has to begin a word of the id, name, summary, description or categories."""
@@ -64,7 +64,7 @@ class Query:
     without: frozenset[str] = frozenset()
     """Ids to exclude."""
     offers: frozenset[tuple[str, str]] | None = None
-    """Ids with the URL of the registry whose entry is wanted, even if it is not the first."""
+    """Pairs of an id and the URL of the registry whose entry is wanted, even if that registry is not the first."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,7 +28,7 @@ _log = logging.getLogger(__name__)
 def offers(
     connection: sqlite3.Connection, order: list[CopyStatus], ids: Collection[str]
 ) -> dict[str, list[CatalogEntry]]:
-    """Return the entries of each of *ids* in the copies of *order*, one per registry, in that order."""
+    """Return the entries of each of *ids* in the copies of *order*: one per registry, and in the same order."""
     usable = {each.copy.n: each for each in order if each.usable}
     rows = connection.execute(
         "SELECT e.copy, e.id, b.label, b.key, b.data FROM entry e JOIN copy c ON c.n = e.copy"
@@ -62,7 +62,7 @@ def signer_of(connection: sqlite3.Connection, order: list[CopyStatus], sha256: s
 
 
 def faults_of(connection: sqlite3.Connection) -> dict[str, list[tuple[str, str]]]:
-    """Return id and message of the faults of each registry's entries, the first hundred."""
+    """Return id and message of the first hundred faults of each registry's entries."""
     found: dict[str, list[tuple[str, str]]] = {}
     for source, server_id, message in connection.execute(
         "SELECT c.source, f.id, f.message FROM fault f JOIN copy c ON c.n = f.copy ORDER BY c.source, c.part, f.number"
@@ -77,9 +77,9 @@ MAX_LIMIT: Final = 1000
 MAX_WORDS: Final = 32
 MAX_TEXT: Final = 1000
 MAX_BYTES: Final = 4 * 1024 * 1024
-"""Bytes of the listings of a page, which ends before the first entry that exceeds them."""
+"""Maximum size of the listings of a page in bytes; the page ends before the first entry that exceeds it."""
 _RANKED: Final = 300
-"""Number of matches up to which they are ranked; for words in nearly all entries ranking means little."""
+"""Maximum number of matches that are ranked; for words in nearly all entries, ranking means little."""
 _CHUNKS: Final = (256, 4096)
 _RANK: Final = "bm25(words, 10.0, 8.0, 4.0, 1.0, 3.0)"
 _decoded: Final = msgspec.json.Decoder(dict[str, Any]).decode
@@ -88,7 +88,7 @@ _decoded: Final = msgspec.json.Decoder(dict[str, Any]).decode
 def search(
     connection: sqlite3.Connection, order: list[CopyStatus], query: Query, cursor: str, limit: int, scope: Scope
 ) -> tuple[list[Listing], str]:
-    """Run :meth:`mcpd.catalog.Catalog.query` for the instance of *scope*; *order* has the status of all copies."""
+    """Run :meth:`mcpd.catalog.Catalog.query` for the instance of *scope*; *order* contains the status of all copies."""
     limit = min(max(limit, 1), MAX_LIMIT)
     where, values = _conditions(query, order, scope)
     text = _cleaned(query.text)
@@ -97,7 +97,7 @@ def search(
         rows = _by_match(connection, text, (where, values), cursor, limit + 1, is_narrow=is_narrow)
     else:
         rows = connection.execute(
-            f"SELECT n, id FROM entry WHERE {where} AND id > ? ORDER BY id LIMIT ?",  # noqa: S608 - of our own
+            f"SELECT n, id FROM entry WHERE {where} AND id > ? ORDER BY id LIMIT ?",  # noqa: S608 - our own text
             (*values, cursor, limit + 1),
         ).fetchall()
     page = _within_size(connection, rows[:limit])
@@ -167,7 +167,10 @@ def _by_match(
     *,
     is_narrow: bool,
 ) -> list[tuple[int, str]]:
-    """Return rows that match *text* and *conditions*, each with the cursor after it; *is_narrow* if few match."""
+    """Return rows that match *text* and *conditions*, each with the cursor after it.
+
+    *is_narrow* is true if few entries meet *conditions*.
+    """
     expression = _expression(text)
     if cursor and not (cursor.isascii() and cursor.isdigit() and len(cursor) < 10):
         raise InvalidArgument(f"cursor {cursor[:40]!r}: not returned for this text; begin with ''")
@@ -200,7 +203,7 @@ def _by_match(
 
 
 def _matches(connection: sqlite3.Connection, text: str, expression: str) -> Iterator[int]:
-    """Yield matching rows once each: the one with that id first, then the best.
+    """Yield each matching row once: the entry with the id *text* first, then the best matches.
 
     If there are too many to rank, those whose id or name matches come first.
     """
@@ -227,7 +230,7 @@ def _are_few(connection: sqlite3.Connection, expression: str) -> bool:
 
 
 def _ranked(connection: sqlite3.Connection, expression: str) -> Iterator[int]:
-    query = f"SELECT rowid FROM words WHERE words MATCH ? ORDER BY {_RANK}, rowid"  # noqa: S608 - of our own
+    query = f"SELECT rowid FROM words WHERE words MATCH ? ORDER BY {_RANK}, rowid"  # noqa: S608 - our own text
     return _numbers(connection.execute(query, (expression,)))
 
 
