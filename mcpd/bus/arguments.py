@@ -34,7 +34,10 @@ _NAMES: Final[Mapping[type, str]] = {
 
 
 def option(options: Options, key: str, kind: type[T], default: T) -> T:
-    """Return the option *key*. Raises :class:`~mcpd.errors.InvalidArgument` if it is not of type *kind*."""
+    """Return the option *key*, or *default* if it is not given.
+
+    Raises :class:`~mcpd.errors.InvalidArgument` if the option is not of type *kind*.
+    """
     value = options.get(key, default)
     if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
         raise InvalidArgument(f"option {key!r} must be {_NAMES[kind]}")
@@ -47,7 +50,7 @@ def flag(options: Options, key: str) -> bool | None:
 
 
 def install_options(options: Options) -> InstallOptions:
-    """Return the options of an installation."""
+    """Check the types of *options*, and return them as the options of an installation."""
     from mcpd.install.options import InstallOptions  # installing is not needed to start
 
     return InstallOptions(
@@ -62,11 +65,11 @@ def install_options(options: Options) -> InstallOptions:
 
 
 MAX_SECRET: Final = 64 * 1024
-"""Bytes of one secret."""
+"""Maximum size of one secret in bytes."""
 
 
 def config_values(changes: Options) -> dict[str, JsonValue]:
-    """Return *changes*, as unwrapped from an ``a{sv}``, if JSON has such values.
+    """Return *changes*, unwrapped from an ``a{sv}``, as JSON values.
 
     Raises :class:`~mcpd.errors.InvalidArgument` that names the key for bytes and file descriptors.
     """
@@ -84,7 +87,7 @@ def _value(key: str, value: object) -> JsonValue:
 
 
 async def read_secret(call: Call, index: int, key: str) -> str | None:
-    """Return the secret in file descriptor *index* of *call*, ``None`` if it is empty.
+    """Return the secret read from file descriptor *index* of *call*; ``None`` if it is empty.
 
     Raises the errors of :func:`~mcpd.bus.arguments.read_all`, and :class:`~mcpd.errors.InvalidArgument` unless it is
     UTF-8.
@@ -97,18 +100,18 @@ async def read_secret(call: Call, index: int, key: str) -> str | None:
 
 
 READ_TIMEOUT: Final = 10.0
-"""Seconds in which a secret or a manifest must have arrived."""
+"""Seconds within which a secret or a manifest must have arrived."""
 _CHUNK_SIZE: Final = 65536
 _SPLICE_NONBLOCK: Final = 2
 _RETRY_ERRORS: Final = frozenset({errno.EAGAIN, errno.EINTR})
 
 
 async def read_all(fd: int, limit: int, what: str, timeout: float) -> bytes:  # noqa: ASYNC109
-    """Return everything up to the end of *fd*, at most *limit* bytes in *timeout* seconds; *what* is for messages.
+    """Return everything up to the end of *fd*, at most *limit* bytes within *timeout* seconds.
 
-    Accepts pipes, unix stream sockets and memfds (read from their beginning), but not files, whose file system may
-    never answer. Raises :class:`~mcpd.errors.InvalidArgument`, :class:`~mcpd.errors.LimitExceeded` and
-    :class:`~mcpd.errors.TimedOut`.
+    *what* names the data in messages. Accepts pipes, unix stream sockets and memfds (read from their beginning), but
+    not files, whose file system may never answer. Raises :class:`~mcpd.errors.InvalidArgument`,
+    :class:`~mcpd.errors.LimitExceeded` and :class:`~mcpd.errors.TimedOut`.
     """
     data = bytearray()
     async with _read_within(fd, limit, what, timeout) as chunks:
@@ -132,7 +135,7 @@ async def save_all(fd: int, path: Path, limit: int, what: str, timeout: float) -
 
 @contextlib.asynccontextmanager
 async def _read_within(fd: int, limit: int, what: str, seconds: float) -> AsyncGenerator[AsyncGenerator[bytes]]:
-    """Yield the contents of *fd* in chunks, to a block that must have read them within *seconds*."""
+    """Yield the contents of *fd* as chunks, which the ``async with`` block has to read within *seconds*."""
     try:
         async with asyncio.timeout(seconds), aclosing(_chunks(fd, limit, what)) as chunks:
             yield chunks
@@ -170,7 +173,7 @@ async def _memfd_chunks(fd: int, what: str) -> AsyncGenerator[bytes]:
 
 
 async def _stream_chunks(fd: int, mode: int, what: str) -> AsyncGenerator[bytes]:
-    """Read without setting O_NONBLOCK on *fd*: the client shares its flags and could clear it."""
+    """Yield the contents of *fd* without setting O_NONBLOCK: the client shares the flags of *fd* and could clear it."""
     with contextlib.ExitStack() as stack:
         take: Callable[[], bytes]
         if stat.S_ISFIFO(mode):

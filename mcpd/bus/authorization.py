@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """Authorization by polkit, and quotas that keep every user able to call.
 
-The session instance asks nobody. On the system bus, mcpd may wait for 128 replies at once, and all users share them. So
-each user gets a few: checks without a prompt queue for a :class:`FairSemaphore`, and open authentication prompts count
-against :class:`Quotas`.
+The session instance needs no authorization. On the system bus, mcpd may wait for 128 replies at once, which all users
+share. So each user gets a few: checks without a prompt queue for a :class:`FairSemaphore`, and open authentication
+prompts count against :class:`Quotas`.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _WARNING_INTERVAL: Final = 60.0
 
 
 class Quotas:
-    """Counts what users hold, up to a limit for each user and one in total; users with a reserve count separately."""
+    """Counts what users hold, up to a limit per user and one in total; users with a reserve are counted separately."""
 
     def __init__(self, per_user: int, total: int, reserves: Mapping[int, int]) -> None:
         """*reserves* are the limits of single uids, which do not count towards *total*."""
@@ -100,7 +100,7 @@ class FairSemaphore:
             raise
 
     def release(self, uid: int) -> None:
-        """Let the next waiter proceed."""
+        """Release what *uid* acquired, and let the next waiter proceed."""
         self._active[uid] -= 1
         if not self._active[uid]:
             del self._active[uid]
@@ -128,7 +128,7 @@ class FairSemaphore:
 
 
 class RateLimitedLog:
-    """Logs a warning at most once a minute, where callers can cause it as often as they like."""
+    """Logs warnings that callers could cause as often as they like, each at most once a minute."""
 
     def __init__(self, log: logging.Logger) -> None:
         self._log = log
@@ -149,15 +149,15 @@ AUTHORITY_PATH: Final = "/org/freedesktop/PolicyKit1/Authority"
 _ALLOW_INTERACTION: Final = 1
 
 PROMPT_TIMEOUT: Final = 300.0
-"""Seconds in which a prompt must be answered."""
+"""Seconds within which a prompt must be answered."""
 PROMPTS_PER_USER: Final = 4
-"""Open prompts of one user."""
+"""Maximum number of open prompts of one user."""
 PROMPTS: Final = 32
-"""Open prompts in total, without those of root."""
+"""Maximum number of open prompts in total, not counting those of root."""
 CHECK_TIMEOUT: Final = 25.0
-"""Seconds in which polkit must decide without a prompt."""
+"""Seconds within which polkit must decide without a prompt."""
 _ROOT_TIMEOUT: Final = 5.0
-"""The same for root, who is allowed even without an answer."""
+"""Seconds within which polkit must decide about root, who is allowed even without an answer."""
 _CANCEL_TIMEOUT: Final = 25.0
 """Seconds for polkit to confirm a cancellation; until then the call counts as unanswered on the bus."""
 _CHECKS, _CHECKS_PER_USER = 32, 4
@@ -203,7 +203,7 @@ class Polkit:
     def __init__(
         self, connection: Connection, *, bridge_uid: int | None = None, prompt_timeout: float = PROMPT_TIMEOUT
     ) -> None:
-        """*bridge_uid* is the user that calls for many users; *prompt_timeout* is in seconds."""
+        """*bridge_uid* is the user that calls on behalf of many users; *prompt_timeout* is in seconds."""
         self._connection = connection
         self._bridge_uid = bridge_uid
         self._prompt_timeout = prompt_timeout
@@ -219,7 +219,7 @@ class Polkit:
     async def check(self, call: Call, action: str, details: Mapping[str, str]) -> None:
         """See :class:`Authority`. An open prompt delays only its own call, and is cancelled when the caller leaves.
 
-        Raises also :class:`~mcpd.errors.LimitExceeded` and :class:`~mcpd.errors.TimedOut`, and
+        Also raises :class:`~mcpd.errors.LimitExceeded` and :class:`~mcpd.errors.TimedOut`, and
         :class:`~mcpd.errors.ServiceUnavailable` if the caller has left the bus. Root is allowed if polkit cannot
         decide.
         """
@@ -269,7 +269,7 @@ class Polkit:
             raise type(error)(f"{action_id}: polkit is overloaded; try again in a moment") from error
 
     def _semaphore_for(self, question: _Question) -> tuple[FairSemaphore, int]:
-        """Return the semaphore that the question waits for, and the uid that it counts for."""
+        """Return the semaphore that the question waits for, and the uid that it counts towards."""
         uid = question.call.uid
         if uid == 0:
             return self._root_checks, uid

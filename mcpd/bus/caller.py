@@ -40,14 +40,14 @@ class Caller:
     """A client of the bus, from its first call until it leaves."""
 
     name: str
-    """Its unique name, which cannot be forged."""
+    """The caller's unique name, which cannot be forged."""
     uid: int
     pid: int
     gone: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set when it has left the bus."""
+    """Set when the caller has left the bus."""
 
     def program(self) -> str:
-        """Return the name of its program for messages; empty if it cannot be read, as by the system instance."""
+        """Return the name of the caller's program, for messages; empty if it cannot be read, as in the system scope."""
         try:
             return Path(f"/proc/{self.pid}/comm").read_text(encoding="utf-8", errors="replace").rstrip("\n")
         except OSError:
@@ -84,7 +84,7 @@ class Call:
 async def query_bus(connection: Connection, sender: str) -> Credentials:
     """Return the credentials of *sender*. Raises :class:`~mcpd.errors.NotAuthorized` if the bus knows no uid."""
     reply = await connection.call(DBUS, DBUS_PATH, DBUS, "GetConnectionCredentials", "s", [sender])
-    # Newer buses include a pidfd.
+    # Newer buses include a pidfd, which is not used.
     reply.fds.close()
     known: dict[str, Any] = reply.values[0]
     uid = known.get("UnixUserID")
@@ -110,7 +110,7 @@ class Callers:
         self._listeners.append(listener)
 
     async def start(self) -> None:
-        """Watch for senders that leave, with one match rule for all: a bus grants a connection a few hundred."""
+        """Watch for senders that leave, with one match rule for all, since a bus limits the rules of a connection."""
         match = Match(DBUS, DBUS_PATH, DBUS, "NameOwnerChanged", arg2="")
         await self._connection.subscribe(match, self._on_left)
 

@@ -37,14 +37,14 @@ INTERACTIVE_TIMEOUT: Final = 330.0
 
 
 class JobResult(NamedTuple):
-    """The end of a job: ``done``, or ``failed`` or ``cancelled`` with the error."""
+    """The end of a job: ``done``, or ``failed`` or ``cancelled`` with an error."""
 
     result: str
     error: str
     message: str
 
     def check(self) -> None:
-        """Raise the job's error unless it is done."""
+        """Raise the job's error unless the result is ``done``."""
         if self.result != "done":
             raise errors.from_dbus(self.error, self.message)
 
@@ -79,7 +79,7 @@ class Remote:
         args: Sequence[object] = (),
         *,
         fds: Sequence[int] = (),
-        timeout: float | None = None,  # noqa: ASYNC109 -- D-Bus calls have one
+        timeout: float | None = None,  # noqa: ASYNC109 -- D-Bus calls have a timeout
     ) -> Any:
         """Call *member*; return its single result, a tuple of several, or ``None``.
 
@@ -97,7 +97,7 @@ class Remote:
         args: Sequence[object] = (),
         *,
         fds: Sequence[int] = (),
-        timeout: float | None = None,  # noqa: ASYNC109 -- D-Bus calls have one
+        timeout: float | None = None,  # noqa: ASYNC109 -- D-Bus calls have a timeout
     ) -> tuple[Any, Fds]:
         """Like :meth:`call`, but also return the file descriptors of the reply, which the caller must close."""
         return await self._client.invoke(self.path, self.interface, member, signature, args, fds, timeout)
@@ -109,7 +109,7 @@ class Remote:
 
 
 class Client:
-    """A connection to one instance of mcpd, made by :func:`connect`."""
+    """A connection to one instance of mcpd, created by :func:`connect`."""
 
     def __init__(self, connection: Connection, *, system: bool, interactive: bool = False) -> None:
         self.connection = connection
@@ -139,7 +139,7 @@ class Client:
         signature: str,
         args: Sequence[object],
         fds: Sequence[int],
-        timeout: float | None,  # noqa: ASYNC109 -- D-Bus calls have one
+        timeout: float | None,  # noqa: ASYNC109 -- D-Bus calls have a timeout
     ) -> tuple[Any, Fds]:
         """Call any method of mcpd; see :meth:`Remote.call_fds`."""
         limit = timeout or (INTERACTIVE_TIMEOUT if self.interactive else CALL_TIMEOUT)
@@ -166,7 +166,7 @@ class Client:
         """Start *server_id*; return the path of its session, and the client's ends of its pipes.
 
         *fds* are the server's descriptors 0, 1 and optionally 2; the caller keeps ownership of them. Without them mcpd
-        makes pipes: the result has the client's end of stdin at 0 and of stdout at 1, which the caller must close.
+        creates pipes: the result has the client's end of stdin at 0 and of stdout at 1, which the caller must close.
         """
         given = dict(fds or {})
         indices = dict(zip(given, range(len(given)), strict=True))
@@ -179,7 +179,7 @@ class Client:
     async def subscribe(
         self, listener: Callable[[Signal], None], *, path: str = "", interface: str = "", member: str = ""
     ) -> Callable[[], None]:
-        """Call *listener* for matching signals of mcpd, also after its restart; return a function that unsubscribes."""
+        """Call *listener* for matching signals of mcpd, even after it restarts; return a function that unsubscribes."""
         if not self._mcpd_name:
             followed = Match(DBUS, DBUS_PATH, DBUS, "NameOwnerChanged", BUS_NAME)
             await self.connection.subscribe(followed, self._on_owner)

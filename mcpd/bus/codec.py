@@ -9,7 +9,7 @@ from functools import lru_cache
 from typing import Any, Final, NamedTuple, TypeAlias
 
 MAX_DEPTH: Final = 64
-"""Nested containers, variants included; the limit of the D-Bus specification."""
+"""Maximum nesting of containers, variants included; the limit of the D-Bus specification."""
 
 FIXED: Final = {"n": "h", "q": "H", "i": "i", "u": "I", "x": "q", "t": "Q", "d": "d", "h": "I"}
 ALIGN: Final = {"y": 1, "b": 4, "n": 2, "q": 2, "i": 4, "u": 4, "x": 8, "t": 8, "d": 8, "h": 4, "s": 4, "o": 4,
@@ -78,18 +78,18 @@ def _type_end(signature: str, at: int, depth: int) -> int:
 
 
 Reader: TypeAlias = Callable[[bytes, int], tuple[Any, int]]
-"""Takes a message and an offset; returns the value there and the offset of its end."""
+"""Function that takes a message and an offset, and returns the value there and the offset of its end."""
 
 MAX_VARIANT: Final = 64
-"""Characters of a variant's signature."""
+"""Maximum length of a variant's signature, in characters."""
 MAX_VARIANT_DEPTH: Final = 8
-"""Nested containers in a variant's signature."""
+"""Maximum nesting of containers in a variant's signature."""
 MAX_NEW_SIGNATURES: Final = 4096
-"""Characters of the signatures in one message that are not cached yet."""
+"""Maximum total length, in characters, of the signatures in one message that are not cached yet."""
 
 
 class _SignatureBudget:
-    """Characters of signatures that the current message may still have compiled; cached ones are free."""
+    """Remaining characters of signatures that may be compiled for the current message; cached signatures are free."""
 
     left = 0
 
@@ -98,15 +98,15 @@ _signature_budget: Final = _SignatureBudget()
 
 
 def reset_signature_budget() -> None:
-    """Start counting the new signatures of another message, before its values are read."""
+    """Reset the budget for the next message, before its values are read."""
     _signature_budget.left = MAX_NEW_SIGNATURES
 
 
 @lru_cache(maxsize=512)
 def readers(signature: str, little: bool, depth: int = 0, max_depth: int = MAX_DEPTH) -> tuple[Reader, ...]:
-    """Return the readers of the values of *signature*. Raises :class:`WireError` if it is not valid.
+    """Return one reader for each value of *signature*. Raises :class:`WireError` if it is not valid.
 
-    The values are nested in *depth* containers; their own containers may reach *max_depth*.
+    The values are nested in *depth* containers, and may be nested up to *max_depth*.
     """
     return tuple(_compile(single, 0, little, depth, max_depth)[0] for single in split(signature))
 
@@ -207,7 +207,7 @@ def _variant_reader(little: bool, depth: int) -> Reader:
 
 
 def _options_reader(little: bool, depth: int) -> Reader:
-    """Return a reader of ``a{sv}`` that is fast for strings, as most bodies consist of those."""
+    """Return a reader of ``a{sv}`` that is fast for strings, since most bodies consist of strings."""
     unpack = struct.Struct("<I" if little else ">I").unpack_from
     read_variant = _variant_reader(little, depth + 1)
 
@@ -239,7 +239,7 @@ def _options_reader(little: bool, depth: int) -> Reader:
 
 
 def _array_reader(element: str, read_item: Reader, little: bool) -> Reader:
-    """Return a reader of arrays; *element* is the first character of their elements' type."""
+    """Return a reader of arrays; *element* is the first character of the type of their elements."""
     unpack = struct.Struct("<I" if little else ">I").unpack_from
     align = ALIGN[element]
 
@@ -288,7 +288,7 @@ def variant(value: object, signature: str = "") -> Variant:
     """Return *value* as a variant of *signature*, by default of a type that suits it.
 
     A list of strings becomes ``as``, other lists ``av``, a mapping ``a{sv}``, an integer ``x`` (``t`` above 2⁶³-1).
-    Raises :class:`WireError` for what D-Bus has no type for, such as ``None``.
+    Raises :class:`WireError` for values that D-Bus has no type for, such as ``None``.
     """
     if isinstance(value, Variant):
         return value
@@ -323,7 +323,7 @@ def marshal(signature: str, values: Sequence[object]) -> bytes:
 
 
 def entries(values: Mapping[str, tuple[str, Any]]) -> Raw:
-    """Return *values*, by key signature and content, as the elements of an ``a{sv}`` for any message.
+    """Return *values*, signature and content by key, as the elements of an ``a{sv}`` for any message.
 
     A listing of the catalog makes many of these with the same keys, so the bytes of the keys are cached.
     """

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """A connection to a message bus: calls, replies, signals and names, independent of any interface.
 
-This is the only module that imports dbus-next, which parses addresses and authenticates; ADR 0001 says why no more.
+This is the only module that imports dbus-next, which parses addresses and authenticates; ADR 0001 explains why it does
+no more.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ SYSTEM_SOCKET: Final = "unix:path=/run/dbus/system_bus_socket"
 CONNECT_TIMEOUT: Final = 10.0
 """Seconds for authentication and Hello."""
 MAX_QUEUED: Final = 32 * 1024 * 1024
-"""Bytes that may wait for a bus that does not read; later messages are dropped."""
+"""Maximum number of bytes that wait for a bus that does not read; later messages are dropped."""
 _UNAVAILABLE_ERRORS: Final = frozenset(
     {
         errors.FREEDESKTOP_PREFIX + "NameHasNoOwner",
@@ -51,12 +52,12 @@ _UNAVAILABLE_ERRORS: Final = frozenset(
 )
 """Further D-Bus errors that mean that the service is not available."""
 _REFUSALS: Final = (OSError, EOFError, ValueError, AuthError, InvalidAddressError, errors.McpdError)
-"""Exceptions of connecting; ``ValueError`` comes from answers that dbus-next does not check."""
+"""Exceptions that connecting may raise; ``ValueError`` comes from answers that dbus-next does not check."""
 _MAX_AUTH_LINE: Final = 4096
 _BATCH: Final = 64
-"""Messages handled before the event loop gets a turn, so that a flood does not starve other tasks."""
+"""Number of messages handled before the event loop gets a turn, so that a flood does not starve other tasks."""
 _MAX_EARLY_CALLS: Final = 256
-"""Calls that may wait for :meth:`Connection.serve`; a mere client never answers any."""
+"""Maximum number of calls that wait for :meth:`Connection.serve`; a mere client never answers any."""
 _PRIMARY_OWNER: Final = 1
 _DO_NOT_QUEUE: Final = 4
 
@@ -158,7 +159,7 @@ class Connection:
     def serve(self, handler: Callable[[Frame], None]) -> None:
         """Pass every call, including earlier ones, to *handler*, which then owns its descriptors.
 
-        Calls wait for this, so that a service can take its name before it is ready.
+        Calls are kept until then, so that a service can take its name before it is ready.
         """
         self._handler = handler
         early, self._early_calls = self._early_calls, []
@@ -167,7 +168,7 @@ class Connection:
 
     # --- outgoing ---
 
-    async def call(  # noqa: PLR0913 -- a D-Bus call has as many
+    async def call(  # noqa: PLR0913 -- as many as a D-Bus call needs
         self,
         destination: str,
         path: str,
@@ -178,7 +179,7 @@ class Connection:
         *,
         fds: Sequence[int] = (),
         flags: int = 0,
-        timeout: float | None = 25.0,  # noqa: ASYNC109 -- D-Bus calls have one, and None is an answer
+        timeout: float | None = 25.0,  # noqa: ASYNC109 -- D-Bus calls have a timeout; None disables it
     ) -> Reply:
         """Call a method and wait at most *timeout* seconds for its reply. The caller keeps ownership of *fds*.
 
@@ -223,7 +224,8 @@ class Connection:
         """Answer the call *frame* with an error."""
         if not frame.flags & NO_REPLY_EXPECTED:
             fields = [(4, Variant("s", name)), (5, Variant("u", frame.serial)), (6, Variant("s", frame.sender))]
-            # File names in it may contain any bytes; an error that cannot be sent would leave its caller waiting.
+            # File names in *message* may contain any bytes; an error that cannot be sent would leave the caller
+            # waiting.
             sendable = message.replace("\0", "\ufffd").encode(errors="backslashreplace").decode()
             body = codec.marshal("s", [sendable])
             self._send(Kind.ERROR, next(self._serials), fields, "s", body)
@@ -388,7 +390,7 @@ class Connection:
                 )
 
     def _end(self, error: Exception | None) -> None:
-        """End the connection: because of *error*, or because it is closed."""
+        """End the connection because of *error*, or on purpose if *error* is None."""
         if self._lost.done():
             return
         self._lost.set_result(error)
@@ -483,7 +485,7 @@ class Match(NamedTuple):
     member: str = ""
     arg0: str = ""
     arg2: str | None = None
-    """Here the empty string is a value: NameOwnerChanged has it for a name that lost its owner."""
+    """Unlike in other fields, an empty string is a value: NameOwnerChanged has it for a name that lost its owner."""
 
     def rule(self) -> str:
         """Return the match rule as text for the bus."""

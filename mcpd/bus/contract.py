@@ -68,7 +68,7 @@ class Interface:
     name: str
     methods: Mapping[str, Method]
     signals: Mapping[str, str]
-    """Name to signature."""
+    """Signatures of the signals, by name."""
     properties: Mapping[str, Property]
     xml: str
     """The ``interface`` element with its annotations, without the comments."""
@@ -76,7 +76,7 @@ class Interface:
 
 @cache
 def interfaces() -> Mapping[str, Interface]:
-    """Return all interfaces that mcpd serves by name, including the standard ones."""
+    """Return all interfaces that mcpd serves, including the standard ones, by name."""
     found: dict[str, Interface] = {}
     for name in (MANAGER, SERVER, JOB, SESSION):
         found |= _parse(_directory() / f"{name}.xml")
@@ -134,11 +134,11 @@ class Authorization(Generic[T]):
     """The authorization that a call needs, and what exactly it covers."""
 
     action: str | None
-    """The polkit action without its prefix; ``None``: anybody."""
+    """The polkit action without its prefix; ``None`` if anybody may call the method."""
     details: Mapping[str, object]
-    """What the prompt shows and polkit rules may read; of a dictionary, its keys."""
+    """Details that the prompt shows and that polkit rules may read; of a dictionary, only the keys."""
     covered: T
-    """Passed to the method, which uses it instead of looking it up again, and so does exactly what was authorized."""
+    """Passed to the method, which uses this instead of a new look-up, so that it does exactly what was authorized."""
 
 
 Authorizer: TypeAlias = "Callable[Concatenate[S, Call, P], Authorization[T] | Awaitable[Authorization[T]]]"
@@ -157,7 +157,7 @@ class Handler:
 
 
 _handlers: Final[dict[object, Handler]] = {}
-"""The handlers by the function that was decorated."""
+"""Handlers, by the decorated function."""
 
 
 def method(
@@ -165,8 +165,8 @@ def method(
 ) -> Callable[[Callable[Concatenate[S, Call, P], R]], Callable[Concatenate[S, Call, P], R]]:
     """Mark a method of a class as a D-Bus method that needs the polkit *action*, by default none.
 
-    *details* are the polkit details: by key, the parameter that has the value. The method *changes* something if it
-    needs an action, unless stated otherwise.
+    *details* maps the keys of the polkit details to the names of the parameters that have the values. *changes* is true
+    if the method changes something; by default, if it needs an action.
     """
 
     def mark(function: Callable[Concatenate[S, Call, P], R]) -> Callable[Concatenate[S, Call, P], R]:
@@ -205,7 +205,7 @@ def authorized_method(
 
 @cache
 def handlers(implementation: type) -> Mapping[str, Handler]:
-    """Return the handlers of the D-Bus methods that the class *implementation* has, by their name on the bus."""
+    """Return the handlers of the D-Bus methods of the class *implementation*, by their name on the bus."""
     functions = {name: f for name, f in vars(implementation).items() if isinstance(f, FunctionType)}
     return {camel_case(name): _handlers[f] for name, f in functions.items() if f in _handlers}
 

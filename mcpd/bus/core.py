@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from mcpd.trust.keys import Keys
 
 READERS: Final = 2
-"""Concurrent long reads, each for a different user."""
+"""Number of concurrent long reads, each for a different user."""
 FIRST_READ_TIMEOUT: Final = 5.0
 """Seconds that a search waits for registries that are read for the first time."""
 
@@ -62,12 +62,12 @@ class Core:
     read_lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     """Held while registries are read for the first time, so that none is read twice."""
     readers: Executor = field(default_factory=lambda: ThreadPoolExecutor(READERS, "reader"))
-    """Separate from the threads that start and install servers, so that searches do not delay those."""
+    """Separate from the threads that start and install servers, which searches would otherwise delay."""
     read_slots: FairSemaphore = field(default_factory=lambda: FairSemaphore(READERS, 1))
     updates_lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     """Held while :attr:`updates` is computed, so that an older result never replaces a newer one."""
     sandbox_problem: str = ""
-    """Why servers cannot be confined here and are not started; empty if they can, or until that is known."""
+    """Reason why servers cannot be confined, and are not started; empty if they can, or if that is not known yet."""
 
     def features(self) -> list[str]:
         """Return the value of the property ``Features``."""
@@ -107,7 +107,7 @@ class Core:
                 await self.all_read.wait()
 
     async def look_for_updates(self) -> None:
-        """Set :attr:`updates`: compare the installed servers with the registries as last read."""
+        """Set :attr:`updates` by comparing the installed servers with the registries as last read."""
         async with self.updates_lock:
             try:
                 self.updates = await asyncio.to_thread(self.installer.updates)

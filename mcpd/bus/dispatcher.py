@@ -42,20 +42,21 @@ if TYPE_CHECKING:
     from mcpd.bus.contract import Method
 
 MAX_IN_FLIGHT: Final = 128
-"""Unanswered calls of one sender; the bus itself allows as many."""
+"""Maximum number of unanswered calls of one sender; the bus itself allows as many."""
 CALLS_PER_USER: Final = 64
-"""Unanswered calls of one user on the system bus; root and the bridge have :data:`MAX_IN_FLIGHT` each."""
+"""Maximum number of unanswered calls of one user on the system bus; root and the bridge have :data:`MAX_IN_FLIGHT`
+each."""
 CALLS: Final = 512
-"""Unanswered calls of all users without such a reserve."""
+"""Maximum number of unanswered calls of all users without such a reserve."""
 FDS_PER_USER: Final = 256
-"""File descriptors in the unanswered calls of one user on the system bus."""
+"""Maximum number of file descriptors in the unanswered calls of one user on the system bus."""
 FDS: Final = 1024
-"""File descriptors in the unanswered calls of all users without a reserve."""
+"""Maximum number of file descriptors in the unanswered calls of all users without a reserve."""
 MAX_CALL: Final = 512 * 1024
-"""Bytes of one call."""
+"""Maximum size of one call in bytes."""
 MAX_CALL_FDS: Final = 16
 MAX_REPLY: Final = 24 * 1024 * 1024
-"""Bytes of one reply; the bus disconnects clients that send messages over 32 MiB."""
+"""Maximum size of one reply in bytes; the bus disconnects clients that send messages over 32 MiB."""
 
 log = logging.getLogger(__name__)
 
@@ -74,7 +75,7 @@ class Dispatcher:
         bridge_uid: int | None = None,
         read_only: Callable[[], bool] = lambda: False,
     ) -> None:
-        """With *only_uid*, nobody else is served; *bridge_uid* calls for many users and has a reserve.
+        """With *only_uid*, only that user is served; *bridge_uid* calls on behalf of many users and has a reserve.
 
         While *read_only* returns True, methods that change something are refused.
         """
@@ -93,7 +94,7 @@ class Dispatcher:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def start(self) -> None:
-        """Answer calls from now on, first those that came earlier."""
+        """Answer calls from now on, starting with those that arrived earlier."""
         self._connection.serve(self._on_call)
 
     async def close(self) -> None:
@@ -120,7 +121,7 @@ class Dispatcher:
 
     def _ended(self, frame: Frame, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
-        # A task that is cancelled before its first step has not closed them.
+        # A task that is cancelled before its first step has not closed the descriptors.
         frame.fds.close()
         self.activity.end()
         self._in_flight[frame.sender] -= 1
@@ -154,7 +155,7 @@ class Dispatcher:
             )
 
     async def _serve(self, frame: Frame, method: Method, target: object) -> None:
-        """Answer one call. Exceptions of mcpd itself are handled here: they are logged, and hidden from the caller."""
+        """Answer one call. Unexpected exceptions are handled here: they are logged, and hidden from the caller."""
         try:
             caller = await self._callers.get(frame.sender)
             self._check_user(caller)
@@ -193,7 +194,7 @@ class Dispatcher:
 
     @contextmanager
     def _within_quotas(self, uid: int, fds: int) -> Iterator[None]:
-        """Count a call of *uid* that has *fds* file descriptors.
+        """Count a call of *uid* with *fds* file descriptors towards the quotas.
 
         Raises :class:`~mcpd.errors.LimitExceeded`.
         """

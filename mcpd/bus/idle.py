@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """Exit when idle, without losing a call.
 
-The order of steps makes it safe. First the service manager gets ``STOPPING=1``: from then on it takes an activation as
-a request to start mcpd again after its exit, instead of one that is fulfilled already. Then the name is released. Calls
-that the bus sent before arrive before the reply to that, and are answered; later calls wait at the bus for the next
-mcpd.
+The order of the steps makes this safe. First the service manager gets ``STOPPING=1``: from then on it treats an
+activation as a request to start mcpd again after its exit, and not as one that is already fulfilled. Then the name is
+released. Calls that the bus has sent until then arrive before its reply, and are answered; later calls wait at the bus
+for the next mcpd.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ class Activity:
         self._last = clock()
         self._changed = asyncio.Event()
         self.calls = 0
-        """Calls that are not answered yet."""
+        """Number of calls that are not answered yet."""
         self.total_calls = 0
-        """Calls so far."""
+        """Number of calls so far."""
 
     def begin(self) -> None:
         """Count a new call."""
@@ -60,7 +60,7 @@ class Activity:
         self._changed.set()
 
     def remaining(self, limit: float) -> float | None:
-        """Return the seconds until *limit* seconds without activity; ``None`` during calls, and for *limit* 0."""
+        """Return the seconds left until *limit* seconds without activity; ``None`` during calls, or if *limit* is 0."""
         if self.calls or limit <= 0:
             return None
         return max(0.0, self._last + limit - self._clock())
@@ -141,7 +141,7 @@ class IdleExit:
         if self._activity.calls or self._work.unfinished():
             return False
         total_calls = self._activity.total_calls
-        # A client that knows the unique name may have called that.
+        # A client that knows the unique name may have called mcpd by it.
         await self._connection.call_bus("GetId")
         return self._activity.total_calls == total_calls or await self._drained()
 
@@ -149,7 +149,7 @@ class IdleExit:
         """Serve under the name again until the last calls and jobs are done.
 
         The service manager waits for this process to exit, so no other mcpd can have taken the name. Without a service
-        manager one might, and then the rest is finished without the name.
+        manager another mcpd might; then the rest is finished without the name.
         """
         log.info("mcpd was called while exiting; it finishes the call first")
         await self._connection.request_name(BUS_NAME)

@@ -82,9 +82,9 @@ class JobObject:
         return (str(self.job.state), error.dbus_name if error else "", text(error.message) if error else "")
 
     def _authorization(self, call: Call, *, for_update: str | None = None) -> Authorization[_Question]:
-        """Return the authorization to decide about the job; *for_update* is the action if it is one's own update.
+        """Return the authorization to decide about the job; *for_update* is the action for a caller's own update.
 
-        ``Update`` needs less authorization than ``Install``, so answers need the rest.
+        ``Update`` needs less authorization than ``Install``, so answers need the remaining authorization.
         """
         job = self.job
         is_own, is_update = job.owner_uid == call.uid, job.kind is JobKind.UPDATE
@@ -100,7 +100,7 @@ class JobObject:
         """Implement ``Cancel``."""
         self.job.cancel()
 
-    # An answer lets a waiting job change the installation, which must not happen if mcpd became read-only meanwhile.
+    # An answer lets a waiting job change the installation, which must not happen if mcpd has become read-only by then.
 
     def _authorize_proceed(self, call: Call, options: Options) -> Authorization[_Question]:
         agrees = self.job.state is JobState.NEEDS_CONSENT

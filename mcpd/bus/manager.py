@@ -58,7 +58,7 @@ if TYPE_CHECKING:
     from mcpd.store import InstalledServer
 
 _MAX_ICONS, _ICONS_PER_USER = 16, 8
-"""Icons that are fetched at once, in total and for one user."""
+"""Maximum number of icons fetched at once, in total and for one user."""
 _STDIO: Final = frozenset({0, 1, 2})
 _ONE_SHOT_CLIENTS: Final = frozenset({"busctl", "dbus-send", "gdbus"})
 """Programs that leave the bus as soon as their call is answered."""
@@ -69,15 +69,15 @@ _INVALID_UID: Final = 2**32 - 1
 MAX_PAGE: Final = 500
 DEFAULT_PAGE: Final = 100
 MAX_PAGE_BYTES: Final = 4 * 1024 * 1024
-"""Bytes of one page of entries; a longer page is cut, as a bus disconnects clients that send too much."""
+"""Maximum size of a page of entries in bytes; a longer one is cut, as a bus disconnects clients that send too much."""
 _CACHED_RECORDS: Final = 2048
 _MAX_CACHED_RECORD: Final = 8 * 1024
-"""Bytes of a record that is cached; the few longer ones would fill most of the cache."""
+"""Maximum size in bytes of a cached record; the few longer ones would fill most of the cache."""
 _record_cache: Final[dict[tuple[bytes, bool, str], Record]] = {}
-"""Records of entries that are not installed, which look the same to everybody; the last one used is last."""
+"""Records of entries that are not installed, which look the same to everybody; the most recently used come last."""
 _SOURCE_KEYS: Final = ("type", "url", "path", "package", "version", "rev", "sha256")
 BUNDLE_TIMEOUT: Final = 300.0
-"""Seconds in which a bundle must have arrived."""
+"""Seconds within which a bundle must have arrived."""
 _TRUSTED: Final = "install-trusted"
 _UNTRUSTED: Final = "install-untrusted"
 
@@ -87,7 +87,7 @@ class SignedManifest(NamedTuple):
 
     data: bytes
     signer: str
-    """The name of the trusted key that signed it."""
+    """The name of the trusted key that signed the manifest."""
 
 
 @dataclass(slots=True)
@@ -126,7 +126,7 @@ class Manager:
 
     @method()
     async def get_server(self, call: Call, server_id: str) -> tuple[dict[str, Variant], str]:
-        """Return the details of an installed server, and its path."""
+        """Return the details of an installed server, and its object path."""
         await self.servers.scan()
         found = self.servers.get(server_id)
         known = found.record.variants() | installation_details(found.server)
@@ -271,7 +271,7 @@ class Manager:
     ) -> Record:
         """Return the record of an offer of the registry *origin*.
 
-        *installed* is updated only from the registry that it came from.
+        The server *installed* is updated only from the registry that it came from.
         """
         update = self.core.updates.get(installed.id) if installed is not None else None
         updatable = update is not None and update.registry == origin
@@ -327,7 +327,7 @@ class Manager:
         return index, icon.media_type
 
     def _icon_url(self, server_id: str) -> tuple[str, str]:
-        """Return the icon of a server, and the registry that names it."""
+        """Return a server's icon, as a URL or as a name in the icon theme, and the registry that names it."""
         from mcpd.install.updates import recorded_registry  # not needed to start
 
         server: InstalledServer | None = self.servers.installed().get(server_id)
@@ -412,7 +412,7 @@ class Manager:
     # --- installing ---
 
     async def _authorize_install(self, call: Call, server_id: str, options: Options) -> Authorization[CatalogEntry]:
-        """Require less authorization if a trusted key signed the offer; *details* name the version to install."""
+        """Require less authorization if a trusted key signed the offer; the details name the version to install."""
         await self.core.wait_until_read()
         wanted = install_options(options)
         offer = await self.core.installer.find(server_id, wanted)
@@ -430,7 +430,7 @@ class Manager:
     async def _authorize_install_manifest(
         self, call: Call, manifest: int, options: Options
     ) -> Authorization[SignedManifest | None]:
-        """Require less authorization for a signed manifest that pins its version; read an unsigned one later."""
+        """Require less authorization for a signed manifest that pins its version; an unsigned one is read later."""
         from mcpd.catalog.ingest import pins_what_it_names  # not needed to start
         from mcpd.install.entries import user_supplied_entry  # nor this
 
@@ -482,7 +482,7 @@ class Manager:
             if announced and announced != sha256:
                 raise IntegrityMismatch(f"the bundle has sha256 {sha256}, not {text(announced)}; nothing was installed")
             described = await asyncio.to_thread(describe, path, sha256)
-            # The bundle may have taken minutes to arrive, and registries and keys may have changed meanwhile.
+            # The bundle may have taken minutes to arrive, and registries and keys may have changed in the meantime.
             signer = await asyncio.to_thread(partial(self.core.installer.bundle_signer, described, required=pinned))
             job = self.core.installer.install_bundle(described, wanted, call.uid, signer)
             cleanup.pop_all()
@@ -501,7 +501,7 @@ class Manager:
     async def _authorize_update(
         self, call: Call, ids: Sequence[str], options: Options
     ) -> Authorization[list[CatalogEntry]]:
-        """Require less authorization if a trusted key signed every new version; the least without advance consent."""
+        """Require less authorization if a trusted key signed every new version, and least without advance consent."""
         wanted = install_options(options)
         if wanted.config:
             raise InvalidArgument("Update: an update takes no config; use SetConfig")
@@ -521,7 +521,7 @@ class Manager:
         return _path(self.core.installer.update_to(wanted, offers, install_options(options), call.uid))
 
     async def _authorize_rollback(self, call: Call, server_id: str, options: Options) -> Authorization[int | None]:
-        """Fix the generation that a rollback goes back to; if there is none, the method reports it."""
+        """Determine the generation that a rollback goes back to; if there is none, the method reports it."""
         from mcpd.install.history import rollback_target  # not needed to start
 
         generation = option(options, "generation", int, 0) or None
@@ -536,7 +536,7 @@ class Manager:
         return _path(self.core.installer.rollback(server_id, call.uid, generation=target))
 
     async def _authorize_approve(self, call: Call, server_id: str, options: Options) -> Authorization[int | None]:
-        """Fix the pending update that is approved; if there is none, the method reports it."""
+        """Determine the pending update to approve; if there is none, the method reports it."""
         wanted = option(options, "generation", int, 0) or None
         generation = wanted or await asyncio.to_thread(self.core.store.held, server_id)
         return Authorization("approve", _generation_details(server_id, generation), generation)
@@ -551,7 +551,7 @@ class Manager:
 
     @method("configure", details={"id": "server_id"})
     async def set_pinned(self, call: Call, server_id: str, pinned: bool, options: Options) -> None:
-        """Keep a server in its version, or let updates change it again."""
+        """Keep a server at its version, or let updates change it again."""
         await self.core.installer.set_pinned(server_id, pinned)
         await self.core.look_for_updates()
         self.servers.sync()
@@ -615,7 +615,7 @@ class Manager:
     async def _authorize_spawn(
         self, call: Call, server_id: str, fds: Mapping[int, int], flags: int, options: Options
     ) -> Authorization[int]:
-        """Decide the user that the server is started for; their own servers need no authorization."""
+        """Determine the user that the server is started for; in the user scope no authorization is needed."""
         owner_uid = self._owner_uid(call, options)
         details = {"id": server_id}
         if self.core.scope is Scope.USER:
@@ -668,8 +668,8 @@ class Manager:
     async def _check_direct(self, call: Call, server_id: str, fds: Mapping[int, int], options: Options) -> None:
         """Raise :class:`~mcpd.errors.NeedsBridge` if the server must be used through the bridge.
 
-        The bridge applies the mcps map and shares processes. A direct start must not get around what an administrator
-        restricted there.
+        The bridge applies the mcps map and shares processes. A direct start must not bypass restrictions that an
+        administrator set there.
         """
         is_direct = option(options, "direct", bool, default=False)
         is_system = self.core.scope is Scope.SYSTEM

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The D-Bus names of mcpd, and the object paths of ids."""
+"""The D-Bus names and object paths of mcpd."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ PEER: Final = DBUS + ".Peer"
 def escape(label: str) -> str:
     """Return *label* as one element of an object path, escaped as ``sd_bus_path_encode()`` does.
 
-    ``com.example`` becomes ``com_2eexample``; a leading digit is escaped too, the empty label is ``_``.
+    ``com.example`` becomes ``com_2eexample``; a leading digit is escaped, too, and the empty label becomes ``_``.
     """
     if not label:
         return "_"

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from mcpd.runtime.sessions import Owner
 
 CHANGE_INTERVAL: Final = 0.1
-"""Seconds between two PropertiesChanged of one object, unless the change is urgent."""
+"""Seconds between two PropertiesChanged signals of one object, unless the change is urgent."""
 _MANAGED: Final = "a{oa{sa{sv}}}"
 
 log = logging.getLogger(__name__)
@@ -71,7 +71,7 @@ class _Object:
 
 
 class Objects:
-    """The objects by path. Emits signals about all changes once :meth:`start_signals` was called."""
+    """The objects by path. Emits signals about all changes once :meth:`start_signals` has been called."""
 
     def __init__(self, connection: Connection, clients: Callable[[int], Iterable[str]]) -> None:
         """*clients* returns the unique names of the clients of a uid and of root."""
@@ -122,7 +122,7 @@ class Objects:
         return known.target if known else None
 
     def interfaces(self, path: str) -> list[str]:
-        """Return the interfaces of the object at *path*, its own first.
+        """Return the interfaces of the object at *path*, with the object's own first.
 
         Raises :class:`~mcpd.errors.UnknownObject`.
         """
@@ -162,8 +162,8 @@ class Objects:
     def emit(self, path: str, member: str, *args: object, destination: str = "", about: str = "") -> None:
         """Emit a signal of the interface of the object at *path*, to *destination* or to all who may read it.
 
-        Without a *destination*, *about* names the object that the receivers must be allowed to read, by default that at
-        *path*.
+        Without a *destination*, *about* names the object that the receivers must be allowed to read, by default the
+        object at *path*.
         """
         target = self.get(path)
         if target is not None:
@@ -263,7 +263,7 @@ class StandardMethods:
 
     @method()
     def ping(self, _call: Call) -> None:
-        """Answer."""
+        """Answer without doing anything."""
 
     @method()
     def get_machine_id(self, _call: Call) -> str:

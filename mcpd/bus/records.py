@@ -39,13 +39,13 @@ class Record:
     """The description of one server, ready for the bus."""
 
     values: Mapping[str, Any]
-    """The values by key; empty ones are left out unless their key is in :data:`ALWAYS`."""
+    """The values by key; empty values are left out unless their key is in :data:`ALWAYS`."""
     raw: Raw
     """:attr:`values` as the elements of an ``a{sv}``."""
 
     @classmethod
     def make(cls, found: Mapping[str, object]) -> Record:
-        """Make a record of the values *found*."""
+        """Create a record of the values *found*."""
         values = {
             key: value
             for key in KEYS
@@ -54,7 +54,7 @@ class Record:
         return cls(values, codec.entries({key: (KEYS[key], value) for key, value in values.items()}))
 
     def variants(self) -> dict[str, Variant]:
-        """Return :attr:`values` with their types."""
+        """Return :attr:`values` as variants."""
         return {key: Variant(KEYS[key], value) for key, value in self.values.items()}
 
     def properties(self) -> dict[str, Variant]:
@@ -92,7 +92,7 @@ def installed_record(server: InstalledServer, *, update: Update | None, sandboxe
 
 
 def installation_details(server: InstalledServer) -> dict[str, Variant]:
-    """Return what ``GetServer`` reports beyond a listing: how *server* is run, and what can be configured."""
+    """Return the details that ``GetServer`` adds to a listing: how *server* is run, and what can be configured."""
     manifest = server.manifest
     if manifest is None:
         return {}
@@ -116,7 +116,7 @@ def installation_details(server: InstalledServer) -> dict[str, Variant]:
 def _digest(server: InstalledServer, manifest: Manifest) -> str:
     """Return a digest of everything that a process of *server* is started from; if it changes, a restart is needed."""
     entry = server.entry
-    # The last part of a file's signature is the time of the scan while the file is too new to detect another change.
+    # While a file is too new to detect another change, the last part of its signature is the time of the scan.
     values = [found and found[:3] for found in server.values]
     parts = (str(server.generation), values, entry.disabled, entry.policy, manifest.model_dump_json())
     return hashlib.blake2b(repr(parts).encode("utf-8", "replace"), digest_size=16).hexdigest()
@@ -148,7 +148,8 @@ def available_record(
 ) -> Record:
     """Return the record of a registry's offer; *fields* are those of :func:`mcpd.catalog.listing.describe`.
 
-    If it is *installed*, the record has the version and trust of the installed server, as the state is about that one.
+    If the server is *installed*, the record has the version and trust of the installed server, which the state also
+    refers to.
     """
     state = "available" if installed is None else "updatable" if updatable else "installed"
     found: dict[str, object] = {**fields, "state": state, "verified": verified}
@@ -179,7 +180,7 @@ def _transports(fields: Mapping[str, Any]) -> list[Raw]:
 def pending_version(server: InstalledServer) -> str:
     """Return the version of the pending update of *server*, empty if there is none.
 
-    An update without a version is called by its generation, so that the result is never empty while one is pending.
+    An update without a version is named after its generation, so that the result is never empty while one is pending.
     """
     return text(server.pending) or (f"generation {server.pending_generation}" if server.pending_generation else "")
 

@@ -85,7 +85,7 @@ class Servers:
         return {server_id: known.server for server_id, known in self._known.items()}
 
     def _update(self, server: InstalledServer, update: Update | None) -> bool:
-        """Update the object of *server*; return whether it changed, or its digest."""
+        """Update the object of *server*; return whether anything about the server changed."""
         known = self._known.get(server.id)
         sandboxed = self._core.settings.runtime.sandbox == "on"
         # The store returns the same object as long as nothing about a server has changed.

@@ -143,7 +143,7 @@ class Service:
         self._sync()
 
     async def _watch_edits(self, first: asyncio.Task[None]) -> None:
-        """Scan for edited files repeatedly, as the use of a server does not involve mcpd.
+        """Scan for edited files repeatedly, since using a server need not involve a call to mcpd.
 
         Results of the *first* scan that arrive after :meth:`start` has returned are signalled, too.
         """
@@ -234,7 +234,7 @@ class Service:
             self._objects.remove(path)
 
     def _restricted_to(self, owner: Owner) -> Owner | None:
-        """Return the *owner* that an object is hidden for, ``None`` if there is only one user."""
+        """Return *owner*, to whom an object is restricted; ``None`` if there is only one user."""
         return None if self._has_one_user else owner
 
     def _on_vanish(self, caller: Caller) -> None:

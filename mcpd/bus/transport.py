@@ -24,9 +24,9 @@ NO_AUTOSTART: Final = 2
 ALLOW_INTERACTIVE: Final = 4
 
 MAX_MESSAGE: Final = 128 * 1024 * 1024
-"""Bytes; the limit of the D-Bus specification."""
+"""Maximum size of a message in bytes; the limit of the D-Bus specification."""
 _MAX_FDS: Final = 253
-"""File descriptors that the kernel passes with one message (SCM_MAX_FD)."""
+"""Maximum number of file descriptors that the kernel passes with one message (SCM_MAX_FD)."""
 _CHUNK_SIZE: Final = 64 * 1024
 _FIELDS: Final = ("", "path", "interface", "member", "error_name", "reply_serial", "destination", "sender", "signature")
 
@@ -49,7 +49,7 @@ class Frame:
     serial: int
     little: bool
     body: bytes | None
-    """``None`` if it was longer than the connection accepts."""
+    """``None`` if the body was longer than the connection accepts."""
     fds: Fds
     path: str = ""
     interface: str = ""
@@ -74,7 +74,7 @@ def encode(
     body: bytes = b"",
     flags: int = 0,
 ) -> bytes:
-    """Return a message with these header *fields*."""
+    """Return the bytes of a message with the header *fields*."""
     head = codec.marshal("yyyyuua(yv)", (ord("l"), kind, flags, 1, len(body), serial, fields))
     return head + bytes(-len(head) % 8) + body
 
