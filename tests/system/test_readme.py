@@ -37,10 +37,7 @@ LEFT_OUT: Final = {
 ANSWERS: Final = {
     "mcpctl client deploy cursor": [("Write this to ~/.cursor/mcp.json? [y/N] ", "y")],
     "mcpctl --system install pypi:mcp-server-time --run-as system --reinstall": [("Do you agree? [y/N] ", "y")],
-    "mcpctl install npm:some-server --permission network --secret API_KEY": [
-        ("API_KEY: ", "sk-1234"),
-        ("Do you agree? [y/N] ", "y"),
-    ],
+    "mcpctl install npm:some-server --permission network --secret API_KEY": [("API_KEY: ", "sk-1234")],
 }
 """Commands that ask something, with the questions and answers."""
 PRINTED: Final = {
