@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from mcpd.bus.authorization import FairSemaphore
 from mcpd.errors import McpdError
-from mcpd.runtime.sessions import Owner
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
     from mcpd.install.installer import Installer
     from mcpd.install.updates import Update
     from mcpd.paths import Scope
-    from mcpd.runtime.sessions import Session, Sessions
+    from mcpd.runtime.sessions import Sessions
     from mcpd.settings import Settings
     from mcpd.store import Store
     from mcpd.trust.keys import Keys
@@ -113,9 +112,3 @@ class Core:
                 self.updates = await asyncio.to_thread(self.installer.updates)
             except McpdError as error:
                 log.warning("Failed to look for updates: %s", error.message)
-
-    async def spawn(
-        self, server_id: str, fds: Mapping[int, int], uid: int, sender: str, environment: Mapping[str, str]
-    ) -> Session:
-        """Start *server_id* for *uid*; the server ends when *sender* leaves the bus."""
-        return await self.sessions.spawn(server_id, fds, owner=Owner(uid, sender), environment=environment)

@@ -43,6 +43,7 @@ from mcpd.errors import (
 )
 from mcpd.files import make_directory
 from mcpd.paths import Scope
+from mcpd.runtime.sessions import Owner
 from mcpd.trust.keys import fingerprint_of
 
 if TYPE_CHECKING:
@@ -658,7 +659,8 @@ class Manager:
                 f" use a client that stays on the bus, or 'mcpctl run {server_id}'"
             )
         stdio, reply_indices = _stdio(call, fds)
-        session = await self.core.spawn(server_id, stdio, owner_uid, call.sender, environment)
+        owner = Owner(owner_uid, call.sender, by_bridge="caller-uid" in options)
+        session = await self.core.sessions.spawn(server_id, stdio, owner=owner, environment=environment)
         if call.caller.gone.is_set():
             # The caller left before its session was recorded, so nothing else stops the session.
             await self.core.sessions.stop(session.number)

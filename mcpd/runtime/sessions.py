@@ -48,6 +48,14 @@ LONG_ENOUGH: Final = 60.0
 """Seconds of uptime after which a crash does not count as a failed start."""
 
 
+_Starter: TypeAlias = tuple[int, bool, bool]
+"""What of an :class:`Owner` is the same at each of its starts."""
+
+
+def _starter(owner: Owner) -> _Starter:
+    return owner.uid, owner.is_mcpd, owner.by_bridge
+
+
 @dataclass(slots=True)
 class _Record:
     crashes: int = 0
@@ -56,15 +64,19 @@ class _Record:
 
 
 class Backoff:
-    """Counts consecutive crashes per server id; the delay doubles from 1 s to 5 min."""
+    """Counts consecutive crashes per server and user; the delay doubles from 1 s to 5 min.
+
+    Every client can make a server crash, as by not reading its answers. So one user's crashes delay no other user, nor
+    what the bridge starts for several.
+    """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._records: dict[str, _Record] = {}
+        self._records: dict[str, dict[_Starter, _Record]] = {}
 
-    def check(self, server_id: str) -> None:
-        """Raise :class:`~mcpd.errors.HeldBack`, with the remaining time, if *server_id* may not start yet."""
-        record = self._records.get(server_id)
+    def check(self, server_id: str, owner: Owner) -> None:
+        """Raise :class:`~mcpd.errors.HeldBack`, with the remaining time, if *owner* may not start *server_id* yet."""
+        record = self._records.get(server_id, {}).get(_starter(owner))
         left = record.until - self._clock() if record else 0.0
         if record and left > 0:
             raise HeldBack(
@@ -72,20 +84,25 @@ class Backoff:
                 f" for {math.ceil(left)} s; its log says why: mcpctl logs {server_id}"
             )
 
-    def crashed(self, server_id: str, code: int, lived: float) -> None:
-        """Record that *server_id* ended by itself with status *code* after *lived* seconds."""
+    def crashed(self, server_id: str, owner: Owner, code: int, lived: float) -> None:
+        """Record that *server_id*, started for *owner*, ended by itself with status *code* after *lived* seconds."""
         if lived >= LONG_ENOUGH:
-            self.forget(server_id)
-        record = self._records.setdefault(server_id, _Record())
+            self.forget(server_id, owner)
+        record = self._records.setdefault(server_id, {}).setdefault(_starter(owner), _Record())
         record.crashes += 1
         record.code = code
         if record.crashes > FREE_CRASHES:
             delay = FIRST_DELAY * 2.0 ** min(record.crashes - FREE_CRASHES - 1, 32)
             record.until = self._clock() + min(delay, LONGEST_DELAY)
 
-    def forget(self, server_id: str) -> None:
-        """Reset the count of *server_id*: it ended normally, or was changed."""
-        self._records.pop(server_id, None)
+    def forget(self, server_id: str, owner: Owner | None = None) -> None:
+        """Reset the count of *server_id*: for *owner*, where it ended normally; for all, as it was changed."""
+        if owner is None:
+            self._records.pop(server_id, None)
+        elif (records := self._records.get(server_id)) is not None:
+            records.pop(_starter(owner), None)
+            if not records:
+                del self._records[server_id]
 
 
 def check_limits(
@@ -203,6 +220,8 @@ class Owner:
     """Unique name on the bus, or another string that is unique to the client."""
     is_mcpd: bool = False
     """True if mcpd itself runs the session, on behalf of :attr:`uid`."""
+    by_bridge: bool = False
+    """True if the system's bridge runs the session, on behalf of :attr:`uid` and perhaps of others."""
 
 
 class Session:
@@ -312,7 +331,7 @@ class Sessions:
         self._pending.append(pending)
         try:
             spec, generation = await asyncio.to_thread(self._spec, server_id, environment or {})
-            self._backoff.check(server_id)
+            self._backoff.check(server_id, owner)
             leash = await self._launch(pending, spec, fds)
             session = self._register(Session(self._last_number + 1, server_id, owner, leash, generation))
         finally:
@@ -476,9 +495,9 @@ class Sessions:
         del self._sessions[session.number]
         if session.stopped_for in {"", "asked", "owner-gone"}:
             if session.stopped_for or ended.hangup or ended.code == 0:
-                self._backoff.forget(session.server_id)
+                self._backoff.forget(session.server_id, session.owner)
             else:
-                self._backoff.crashed(session.server_id, ended.code, lived)
+                self._backoff.crashed(session.server_id, session.owner, ended.code, lived)
         log.info(
             "session %d: %s ended with status %d after %.0f s%s",
             session.number,

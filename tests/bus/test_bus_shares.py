@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -15,8 +15,9 @@ from mcpd.bus.caller import Call, Caller
 from mcpd.bus.client import Client, variant
 from mcpd.bus.dispatcher import CALLS_PER_USER, FDS_PER_USER, MAX_CALL_FDS
 from mcpd.bus.transport import Fds
-from mcpd.errors import LimitExceeded, McpdError, NotAuthorized
+from mcpd.errors import HeldBack, LimitExceeded, McpdError, NotAuthorized
 from mcpd.paths import Scope
+from mcpd.runtime.sessions import FREE_CRASHES
 from tests.bus.harness import PATIENCE, Machine, connected
 from tests.bus.inside import served
 from tests.bus.polkit_mock import SOMEBODY, TEMPLATE, Mock, polkitd
@@ -201,6 +202,43 @@ async def test_the_bridge_has_checks_of_its_own_and_shares_them_between_its_user
     await town.mock.waiting(36)
     await town.mock.answer(SPAWN, "yes")
     _, ends = await bridge.spawn("s", options={"caller-uid": variant(0, "u")})
+    for fd in ends.values():
+        os.close(fd)
+
+
+async def crash(client: Client, server: str) -> None:
+    """Have *server*, which is cat, end by not reading its answers, while its input stays open."""
+    _, ends = await client.spawn(server)
+    os.close(ends[1])
+    async with asyncio.timeout(PATIENCE):
+        while await client.manager.call("ListSessions"):
+            # Again and again: the bus may be about to close its copy of the other end.
+            with suppress(BrokenPipeError):
+                os.write(ends[0], b"x\n")
+            await asyncio.sleep(0.01)
+    os.close(ends[0])
+
+
+async def test_crashes_that_a_user_causes_hold_a_server_back_from_that_user_only(town: Town) -> None:
+    await town.mock.answer(SPAWN, "yes")
+    one, other, bridge = await town.client(SOMEBODY), await town.client(SOMEBODY + 1), await town.client(BRIDGE)
+    for _ in range(FREE_CRASHES + 1):
+        await crash(one, "s")
+    with pytest.raises(HeldBack):
+        await one.spawn("s")
+    for client, uid in ((other, None), (bridge, 0), (bridge, 1)):
+        options = {} if uid is None else {"caller-uid": variant(uid, "u")}
+        _, ends = await client.spawn("s", options=options)
+        for fd in ends.values():
+            os.close(fd)
+
+
+async def test_crashes_that_a_user_causes_leave_what_the_bridge_starts_for_that_user(town: Town) -> None:
+    await town.mock.answer(SPAWN, "yes")
+    root = await town.client(0)
+    for _ in range(FREE_CRASHES + 1):
+        await crash(root, "s")
+    _, ends = await (await town.client(BRIDGE)).spawn("s", options={"caller-uid": variant(0, "u")})
     for fd in ends.values():
         os.close(fd)
 

@@ -315,15 +315,16 @@ def test_backoff_grows_to_its_cap_and_forgets() -> None:
     clock = Clock()
     backoff = Backoff(clock)
     for _ in range(40):
-        backoff.crashed("s", 1, lived=0.1)
+        backoff.crashed("s", OWNER, 1, lived=0.1)
     with pytest.raises(HeldBack, match=f"for {LONGEST_DELAY:.0f} s"):
-        backoff.check("s")
-    backoff.check("another")
-    backoff.crashed("s", 1, lived=LONG_ENOUGH)
+        backoff.check("s", OWNER)
+    backoff.check("another", OWNER)
+    backoff.crashed("s", OWNER, 1, lived=LONG_ENOUGH)
     clock.now += LONGEST_DELAY
-    backoff.crashed("s", 1, lived=0.1)
-    backoff.check("s")
+    backoff.crashed("s", OWNER, 1, lived=0.1)
+    backoff.check("s", OWNER)
     backoff.forget("never seen")
+    backoff.forget("never seen", OWNER)
 
 
 class FakeManager:
