@@ -12,7 +12,7 @@ import logging
 import secrets
 from collections import Counter
 from collections.abc import Mapping
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -54,6 +54,11 @@ FDS: Final = 1024
 """Maximum number of file descriptors in the unanswered calls of all users without a reserve."""
 MAX_CALL: Final = 512 * 1024
 """Maximum size of one call in bytes."""
+BYTES_PER_USER: Final = 4 * MAX_CALL
+"""Maximum size of the unanswered calls of one user on the system bus in bytes. Decoded, they can take twenty times as
+much memory."""
+BYTES: Final = 16 * MAX_CALL
+"""Maximum size of the unanswered calls of all users without a reserve in bytes."""
 MAX_CALL_FDS: Final = 16
 MAX_REPLY: Final = 24 * 1024 * 1024
 """Maximum size of one reply in bytes; the bus disconnects clients that send messages over 32 MiB."""
@@ -91,6 +96,7 @@ class Dispatcher:
         reserved = {0} if bridge_uid is None else {0, bridge_uid}
         self._calls = Quotas(CALLS_PER_USER, CALLS, dict.fromkeys(reserved, MAX_IN_FLIGHT))
         self._fds = Quotas(FDS_PER_USER, FDS, dict.fromkeys(reserved, MAX_IN_FLIGHT * MAX_CALL_FDS))
+        self._bytes = Quotas(BYTES_PER_USER, BYTES, dict.fromkeys(reserved, MAX_IN_FLIGHT * MAX_CALL))
         self._tasks: set[asyncio.Task[None]] = set()
 
     def start(self) -> None:
@@ -159,7 +165,7 @@ class Dispatcher:
         try:
             caller = await self._callers.get(frame.sender)
             self._check_user(caller)
-            with Fds() as reply_fds, self._within_quotas(caller.uid, len(frame.fds)):
+            with Fds() as reply_fds, self._within_quotas(caller.uid, frame):
                 args = _arguments(frame, method)
                 call = Call(caller, _interactive(frame, method, args), frame.fds, reply_fds)
                 result = await self._run(call, method, target, args)
@@ -193,30 +199,22 @@ class Dispatcher:
         return await _awaited(handler.run(target, call, covered, *args))
 
     @contextmanager
-    def _within_quotas(self, uid: int, fds: int) -> Iterator[None]:
-        """Count a call of *uid* with *fds* file descriptors towards the quotas.
+    def _within_quotas(self, uid: int, frame: Frame) -> Iterator[None]:
+        """Count the call *frame* of *uid*, its file descriptors and its bytes towards the quotas.
 
         Raises :class:`~mcpd.errors.LimitExceeded`.
         """
-        if self._only_uid is not None:
+        counted = (
+            (self._calls, 1, "unanswered calls"),
+            (self._fds, len(frame.fds), "file descriptors in unanswered calls"),
+            (self._bytes, len(frame.body or b""), "bytes in unanswered calls"),
+        )
+        with ExitStack() as held:
+            for quotas, amount, what in counted if self._only_uid is None else ():
+                if not quotas.acquire(uid, amount):
+                    raise LimitExceeded(f"uid {uid} has too many {what} ({quotas.held(uid)}); wait for some replies")
+                held.callback(quotas.release, uid, amount)
             yield
-            return
-        if not self._calls.acquire(uid):
-            raise LimitExceeded(
-                f"uid {uid} has too many unanswered calls ({self._calls.held(uid)}); wait for some replies"
-            )
-        try:
-            if not self._fds.acquire(uid, fds):
-                raise LimitExceeded(
-                    f"uid {uid} has too many file descriptors in unanswered calls ({self._fds.held(uid)});"
-                    " wait for some replies"
-                )
-            try:
-                yield
-            finally:
-                self._fds.release(uid, fds)
-        finally:
-            self._calls.release(uid)
 
     def _check_user(self, caller: Caller) -> None:
         if self._only_uid is not None and caller.uid != self._only_uid:

@@ -13,9 +13,9 @@ import pytest
 from mcpd.bus.authorization import PROMPTS, PROMPTS_PER_USER, FairSemaphore, Polkit, Quotas
 from mcpd.bus.caller import Call, Caller
 from mcpd.bus.client import Client, variant
-from mcpd.bus.dispatcher import CALLS_PER_USER, FDS_PER_USER, MAX_CALL_FDS
+from mcpd.bus.dispatcher import BYTES_PER_USER, CALLS_PER_USER, FDS_PER_USER, MAX_CALL, MAX_CALL_FDS
 from mcpd.bus.transport import Fds
-from mcpd.errors import HeldBack, LimitExceeded, McpdError, NotAuthorized
+from mcpd.errors import HeldBack, InvalidConfig, LimitExceeded, McpdError, NotAuthorized
 from mcpd.paths import Scope
 from mcpd.runtime.sessions import FREE_CRASHES
 from tests.bus.harness import PATIENCE, Machine, connected
@@ -188,6 +188,23 @@ async def test_calls_and_descriptors_are_counted_for_all_connections_of_a_user(t
             await with_descriptors(other)
     os.close(read)
     os.close(write)
+
+
+async def test_large_calls_of_a_user_that_wait_for_answers_are_few(town: Town) -> None:
+    await town.mock.answer(CONFIGURE, "hang")
+    clients = [await town.client(SOMEBODY) for _ in range(2)]
+    large = ("SetConfig", "sa{sv}a{sv}", ["x", {"level": "x" * (MAX_CALL - 1024)}, {}])
+    most = BYTES_PER_USER // MAX_CALL
+    town.begin(clients[number % 2].manager.call(*large) for number in range(most))
+    await town.mock.waiting(most)
+    fault = await refusal(town.begin(client.manager.call(*large) for client in clients))
+    assert isinstance(fault, LimitExceeded)
+    assert f"uid {SOMEBODY} has too many bytes in unanswered calls" in fault.message
+    await clients[0].manager.call("ListServers", "a{sv}", [{}])
+    await town.mock.answer(CONFIGURE, "yes")
+    for uid in (0, BRIDGE, SOMEBODY + 1):
+        with pytest.raises(InvalidConfig):
+            await (await town.client(uid)).manager.call(*large)
 
 
 async def test_the_bridge_has_checks_of_its_own_and_shares_them_between_its_users(town: Town) -> None:
