@@ -6,13 +6,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from mcpd.errors import McpdError
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
 
+T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 BURST: Final = 10
@@ -23,12 +24,12 @@ class Tasks:
     """Runs coroutines on their own; a failure is logged, and :meth:`close` waits for all."""
 
     def __init__(self) -> None:
-        self._running: set[asyncio.Task[None]] = set()
+        self._running: set[asyncio.Task[Any]] = set()
 
     def __len__(self) -> int:
         return len(self._running)
 
-    def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+    def spawn(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         """Run *work*."""
         task = asyncio.get_running_loop().create_task(work)
         self._running.add(task)
@@ -40,7 +41,7 @@ class Tasks:
         while self._running:
             await asyncio.wait(self._running)
 
-    def _done(self, task: asyncio.Task[None]) -> None:
+    def _done(self, task: asyncio.Task[Any]) -> None:
         self._running.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("internal error in the bridge", exc_info=error)

@@ -18,15 +18,19 @@ from mcpd.bridge.upstream.audience import Audience
 from mcpd.bridge.upstream.call import Call
 from mcpd.bridge.upstream.flight import Flight
 from mcpd.bridge.upstream.news import News
-from mcpd.errors import LimitExceeded, NotAuthorized
+from mcpd.errors import HeldBack, LimitExceeded, NotAuthorized
 from tests.bridge.bridge_harness import text_of
 from tests.bridge.pool_world import ASKING, ME, OTHER, Client, Sink, asked, eventually, send, world
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
+    from mcpd.bridge.callers import Caller
     from mcpd.bridge.jsonrpc import Message
+    from mcpd.bridge.upstream.commands import Process
     from mcpd.bridge.upstream.pool import Pool
+    from mcpd.errors import McpdError
     from tests.bridge.pool_world import World
 
 
@@ -152,7 +156,7 @@ async def test_the_processes_of_a_caller_are_limited() -> None:
         await send(await made.open(), "pid").future
         with pytest.raises(LimitExceeded, match="max_children"):
             await send(await made.open(ASKING), "pid", Client("c")).future
-        assert "result" in await send(await made.open(caller=OTHER), "pid").future
+        assert "result" in await send(await made.open(caller=OTHER), "pid", caller=OTHER).future
 
 
 async def test_calls_wait_for_a_process_where_no_further_one_may_start() -> None:
@@ -205,6 +209,57 @@ async def test_a_caller_is_served_however_many_calls_of_another_wait() -> None:
             await send(pool, "hang", Client("mine")).future
         for sink in sinks:
             pool.abandon(sink)
+
+
+async def test_a_caller_who_has_all_its_processes_keeps_no_other_from_those_that_may_ask() -> None:
+    async with world(max_children=2) as made:
+        pool = await shared(made)
+        mine = [send(pool, "hang", Client("mine")) for _ in range(2)]
+        await eventually(lambda: pool.processes == 2)
+        others = send(pool, "echo", Client("other"), caller=OTHER, text="served")
+        assert text_of(await others.future) == "served"
+        for sink in mine:
+            pool.abandon(sink)
+
+
+async def test_a_caller_who_has_all_its_processes_keeps_no_other_from_one_of_all() -> None:
+    async with world(max_children=1) as made:
+        asking = await shared(made)
+        pool = await made.open()
+        mine = send(asking, "hang", Client("mine"))
+        await eventually(lambda: asking.processes == 1)
+        with pytest.raises(LimitExceeded, match="max_children"):
+            await send(pool, "echo", text="no").future
+        assert text_of(await send(pool, "echo", caller=OTHER, text="served").future) == "served"
+        assert text_of(await send(pool, "echo", text="shared").future) == "shared"
+        asking.abandon(mine)
+
+
+@pytest.mark.parametrize("fault", [LimitExceeded, HeldBack, NotAuthorized])
+async def test_a_process_that_one_caller_may_not_start_is_started_for_another_who_waits_for_it(
+    fault: type[McpdError], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with world() as made:
+        await shared(made)
+        pool = await made.open()
+        start, waits = made.source.start, asyncio.Event()
+
+        async def start_for(server: str, caller: Caller, environment: Mapping[str, str]) -> Process:
+            if caller == ME:
+                await waits.wait()
+                raise fault("not for you")
+            return await start(server, caller, environment)
+
+        monkeypatch.setattr(made.source, "start", start_for)
+        mine = send(pool, "pid")
+        others = send(pool, "echo", caller=OTHER, text="served")
+        ready = asyncio.ensure_future(pool.ready(OTHER))
+        await eventually(lambda: len(made.parts.census) == 1)
+        waits.set()
+        with pytest.raises(fault):
+            await mine.future
+        assert text_of(await others.future) == "served"
+        await ready
 
 
 async def test_callers_take_turns_where_calls_of_several_wait() -> None:

@@ -159,7 +159,7 @@ class Sessions:
         if self._is_shared(info):
             own = _pool_greeting(params)
             pool = await self._pools.open(info, caller, own)
-            await pool.ready()
+            await pool.ready(caller)
             return self._add(info, caller, own, pool.result, pool)
         session = self._add(info, caller, params)
         session.life.environment = environment

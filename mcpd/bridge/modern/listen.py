@@ -183,7 +183,7 @@ class Listener:
             raise LimitExceeded(f"one subscription can be about {MOST_URIS} resources, not {len(uris)}: open several")
         self._table.add(self)
         try:
-            await self._profile.pool.ready()
+            await self._profile.pool.ready(self.request.caller)
             if not self._exchange.gone:
                 await self._join(wanted, uris)
         except BaseException:

@@ -185,7 +185,7 @@ class Modern:
 
     @staticmethod
     async def _get_ready(profile: Profile, request: Request) -> None:
-        await profile.pool.ready()
+        await profile.pool.ready(request.caller)
         request.exchange.answer(jsonrpc.result(request.identity, profile.discovered))
 
     def _translate(self, profile: Profile, request: Request) -> None:
@@ -209,7 +209,7 @@ class Modern:
     async def _with_level(run: Run) -> None:
         request, found = run.request, run.profile.pool
         run.exchange.on_gone = run.gone
-        await found.ready()
+        await found.ready(request.caller)
         if run.done:
             return
         found.join(run)

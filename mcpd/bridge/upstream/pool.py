@@ -50,7 +50,8 @@ class Pool:
     A greeting that declares ``elicitation``, ``sampling`` or ``roots`` lets a server ask its client, and stdio does
     not tell in the course of which call. Then a process carries one call at a time, there are up to four of them, and
     further calls wait. Where several callers share them, a caller without a process gets a further one, so that nobody
-    keeps others from being served. Otherwise one process carries all. *caller* pays for them. Made by
+    keeps others from being served. Otherwise one process carries all. *caller* pays for them; where several callers
+    share them, whoever needs a process pays for that one. Made by
     :class:`~mcpd.bridge.upstream.pools.Pools`.
     """
 
@@ -76,7 +77,7 @@ class Pool:
 
     @property
     def caller(self) -> Caller:
-        """For whom its processes are counted."""
+        """For whom it is counted."""
         return self._caller
 
     # ------------------------------------------------------------------------------------ calls
@@ -158,10 +159,10 @@ class Pool:
         free, owner = [desk for desk in self._desks if desk.turn is None], turn.owner
         if free and self._may_have(turn):
             return max(free, key=lambda desk: (owner is not None and desk.last is owner, desk.seat.child is not None))
-        limit = self._parts.options.max_children
+        limit, payer = self._parts.options.max_children, turn.caller or self._caller
         may_be = len(self._desks) < MOST_PROCESSES + self.away or self._is_due(turn)
-        if not free and may_be and self._parts.census.has_room(self._caller, limit):
-            desk = Desk(self, self.info, self._caller, self._parts, self.key.greeting, self._shelf)
+        if not free and may_be and self._parts.census.has_room(payer, limit):
+            desk = Desk(self, self.info, payer, self._parts, self.key.greeting, self._shelf)
             self._desks.append(desk)
             return desk
         return None
@@ -260,12 +261,15 @@ class Pool:
 
     # ------------------------------------------------------------------------------------ the processes
 
-    async def ready(self) -> None:
-        """Have :attr:`result` known; starts a process if need be. Raises the McpdError that tells why it cannot."""
+    async def ready(self, caller: Caller) -> None:
+        """Have :attr:`result` known; starts a process for *caller* if need be.
+
+        Raises the McpdError that tells why it cannot.
+        """
         if self.closed:
             raise self._gone()
         if not self.result:
-            await self._first.seat.fill()
+            await self._first.seat.fill(caller)
 
     async def ask(self, method: str, params: bytes, timeout: float = 0.0) -> Message:  # noqa: ASYNC109 -- the call's own
         """Send a request of the bridge itself and return the response, which may be an error.

@@ -220,7 +220,7 @@ class Pools:
         pool = Pool(key, info, caller, self._parts, self.catalog.shelf(info.id, info.state, b""))
         speaks = None
         try:
-            await pool.ready()
+            await pool.ready(caller)
             async with asyncio.timeout(PROBE_TIMEOUT):
                 response = await pool.ask("server/discover", _ENVELOPE, START_TIMEOUT)
             versions = jsonrpc.elements(jsonrpc.members(response.get("result")).get("supportedVersions"))
@@ -237,7 +237,7 @@ class Pools:
         """Why a process of the handshake era cannot be greeted."""
         pool = await self.open(info, caller, POOL_GREETING)
         try:
-            await pool.ready()
+            await pool.ready(caller)
         except SpawnFailed as fault:
             return fault
         return None

@@ -60,6 +60,7 @@ class Queue(Generic[W]):
     def __init__(self, server: str, caller: Caller, parts: Parts) -> None:
         self._server = server
         self._watch = parts.watch
+        self._budget = parts.budget
         self._waiting: dict[W, None] = {}
         self._size = 0
         self._held = parts.budget.holding(caller, self.refuse_all)
@@ -69,6 +70,11 @@ class Queue(Generic[W]):
 
     def __iter__(self) -> Iterator[W]:
         return iter(list(self._waiting))
+
+    def charge(self, caller: Caller) -> None:
+        """Have *caller* pay for what waits from now on, which is nothing yet."""
+        self._held.close()
+        self._held = self._budget.holding(caller, self.refuse_all)
 
     def add(self, request: W) -> bool:
         """Have *request* wait; false if there is no room for it, upon which it was refused."""

@@ -17,7 +17,7 @@ from mcpd.bridge.upstream.census import Counted
 from mcpd.bridge.upstream.child import Child
 from mcpd.bridge.upstream.queue import Queue, Waiting
 from mcpd.bridge.upstream.terms import START_TIMEOUT, Terms
-from mcpd.errors import LimitExceeded, McpdError, ServiceUnavailable
+from mcpd.errors import HeldBack, LimitExceeded, McpdError, NotAuthorized, ServiceUnavailable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -30,12 +30,17 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+_OF_PAYER: Final = (HeldBack, LimitExceeded, NotAuthorized)
+"""Errors of a start that are about who pays for it."""
 _TELLING_NOTHING: Final = frozenset({"notifications/initialized", "notifications/cancelled"})
 """Notifications of a client that make no difference to what a server says of itself."""
 
 
 class Seat:
     """At most one process of *info*'s server at a time, for *host*, which *caller* pays for.
+
+    Where several callers share it, whoever needs a process pays for that one, so that nobody is without because another
+    has too many.
 
     *greeting* are the ``initialize`` params with which the bridge starts it by itself; empty for the modern era.
     *shelf* is where it is kept what its processes say of themselves, *on_start* is called with each process that takes
@@ -70,8 +75,7 @@ class Seat:
         self.used = self._loop.time()
         """When it was, beside the calls of its process."""
         self._queue: Queue[Waiting] = Queue(info.id, caller, parts)
-        self._starting: asyncio.Task[None] | None = None
-        self._fault: McpdError | None = None
+        self._starting: asyncio.Task[McpdError | None] | None = None
         self._children: set[Child] = set()
         self._closed = False
         self._renewals = 0
@@ -166,14 +170,18 @@ class Seat:
         """Seconds without a call after which a process is of no use."""
         return self.info.idle_timeout or self._parts.options.idle_timeout
 
-    async def fill(self) -> None:
-        """Have a process; raises the :class:`~mcpd.errors.McpdError` that tells why there cannot be one."""
-        if self.child is not None:
-            return
-        starting = self._start()
-        await asyncio.wait([starting])
-        if self.child is None:
-            raise self._fault or ServiceUnavailable(f"server {self.info.id} was stopped; try again")
+    async def fill(self, caller: Caller | None = None) -> None:
+        """Have a process, which *caller* pays for if it has to be started; ``None`` for whoever paid for the last one.
+
+        Raises the :class:`~mcpd.errors.McpdError` that tells why there cannot be one.
+        """
+        while self.child is None:
+            self._charge(caller)
+            starting, payer = self._start(), self._caller
+            await asyncio.wait([starting])
+            fault = starting.result()
+            if self.child is None and (caller in {None, payer} or not isinstance(fault, _OF_PAYER)):
+                raise fault or ServiceUnavailable(f"server {self.info.id} was stopped; try again")
 
     async def open(self, params: bytes) -> Message:
         """Fill the seat for the ``initialize`` *params* of a client, and return the response, which may be an error.
@@ -241,12 +249,14 @@ class Seat:
             self._queue.refuse(request, self._ended())
         elif self._starting is None and self._is_known(request):
             self.used = self._loop.time()
-        elif self._queue.add(request):
-            try:
-                self._start()
-            except LimitExceeded as fault:
-                self._queue.remove(request)
-                self._queue.refuse(request, fault)
+        else:
+            self._charge(request.sink.caller)
+            if self._queue.add(request):
+                try:
+                    self._start()
+                except LimitExceeded as fault:
+                    self._queue.remove(request)
+                    self._queue.refuse(request, fault)
 
     def _is_known(self, request: Waiting) -> bool:
         """Whether *request* could be answered without a process, and was."""
@@ -281,15 +291,21 @@ class Seat:
 
         return both(keep, shape)
 
-    def _start(self) -> asyncio.Task[None]:
+    def _charge(self, caller: Caller | None) -> None:
+        """Have *caller* pay for the process that is started next, unless one is on its way."""
+        if self._starting is None and caller is not None and caller != self._caller:
+            self._caller = caller
+            self._queue.charge(caller)
+
+    def _start(self) -> asyncio.Task[McpdError | None]:
         self.used = self._loop.time()
         if self._starting is None:
             self._reserve()
             self._starting = self._parts.tasks.spawn(self._restart())
         return self._starting
 
-    async def _restart(self) -> None:
-        self._fault = None
+    async def _restart(self) -> McpdError | None:
+        """Have a process take the seat, and send what waits; return why there is none."""
         try:
             while True:
                 renewals = self._renewals
@@ -306,16 +322,21 @@ class Seat:
                 self._reserve()
         # The boundary: whatever went wrong, those who wait need an answer.
         except Exception as error:  # noqa: BLE001 -- logged by fault_of
-            self._fault = fault = fault_of(error, self.info.id)
+            fault = fault_of(error, self.info.id)
             if not isinstance(fault, LimitExceeded):
                 log.warning("server %s was not started: %s", self.info.id, fault.message, extra=fields_of(self.info.id))
-            self._starting = None
-            self._queue.refuse_all(fault)
-            return
+            self._starting, payer = None, self._caller
+            for each in self._queue.take_all():
+                if isinstance(fault, _OF_PAYER) and each.sink.caller not in {None, payer}:
+                    self._wait(each)
+                else:
+                    self._queue.refuse(each, fault)
+            return fault
         self._starting = None
         self._take(child, result)
         for each in self._queue.take_all():
             self._send(each)
+        return None
 
     def _send(self, waited: Waiting) -> None:
         # The boundary: what goes wrong with one request must not cost others theirs.
