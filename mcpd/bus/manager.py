@@ -8,7 +8,7 @@ import json
 import os
 import secrets
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -615,20 +615,22 @@ class Manager:
 
     async def _authorize_spawn(
         self, call: Call, server_id: str, fds: Mapping[int, int], flags: int, options: Options
-    ) -> Authorization[int]:
+    ) -> Authorization[Owner]:
         """Determine the user that the server is started for; in the user scope no authorization is needed."""
-        owner_uid = self._owner_uid(call, options)
+        owner = Owner(self._owner_uid(call, options), call.sender)
         details = {"id": server_id}
         if self.core.scope is Scope.USER:
-            return Authorization(None, details, owner_uid)
+            return Authorization(None, details, owner)
         if "caller-uid" in options:
             await self.servers.scan()
-            if self.servers.get(server_id).record.values.get("run-as") != "system":
+            values = self.servers.get(server_id).record.values
+            if values.get("run-as") != "system":
                 raise NotSupported(f"server {server_id} runs as its caller; the system bridge cannot start it")
-            user = await asyncio.to_thread(find_user, owner_uid)
+            owner = replace(owner, is_shared=values.get("sharing") == "all")
+            user = await asyncio.to_thread(find_user, owner.uid)
             groups = f" {' '.join(map(text, user.groups))} "
-            details |= {"caller-uid": str(owner_uid), "caller-user": user.name, "caller-groups": groups}
-        return Authorization("spawn", details, owner_uid)
+            details |= {"caller-uid": str(owner.uid), "caller-user": user.name, "caller-groups": groups}
+        return Authorization("spawn", details, owner)
 
     def _owner_uid(self, call: Call, options: Options) -> int:
         if "caller-uid" not in options:
@@ -642,9 +644,9 @@ class Manager:
 
     @authorized_method(_authorize_spawn, changes=False)
     async def spawn(
-        self, call: Call, owner_uid: int, server_id: str, fds: Mapping[int, int], flags: int, options: Options
+        self, call: Call, owner: Owner, server_id: str, fds: Mapping[int, int], flags: int, options: Options
     ) -> tuple[str, dict[int, int]]:
-        """Start a server for the user *owner_uid*."""
+        """Start a server for *owner*."""
         if flags:
             raise InvalidArgument(f"Spawn: unknown flags {flags:#x}; pass 0")
         await self._check_direct(call, server_id, fds, options)
@@ -659,7 +661,6 @@ class Manager:
                 f" use a client that stays on the bus, or 'mcpctl run {server_id}'"
             )
         stdio, reply_indices = _stdio(call, fds)
-        owner = Owner(owner_uid, call.sender, by_bridge="caller-uid" in options)
         session = await self.core.sessions.spawn(server_id, stdio, owner=owner, environment=environment)
         if call.caller.gone.is_set():
             # The caller left before its session was recorded, so nothing else stops the session.

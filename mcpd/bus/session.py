@@ -52,7 +52,9 @@ class SessionObject:
 
     def _authorize_stop(self, call: Call, options: Options) -> Authorization[Session]:
         session, owner = self.session, self.session.owner
-        action = None if call.owns(owner) else "cancel-foreign"
+        # A process that others use, too, is not stopped for one of them.
+        is_own = call.sender == owner.name if owner.is_shared else call.owns(owner)
+        action = None if is_own else "cancel-foreign"
         details = {"id": session.server_id, "session": session.number, "owner-uid": owner.uid}
         return Authorization(action, details, session)
 

@@ -66,6 +66,7 @@ class SessionRecord(BaseModel):
     owner_name: Annotated[str, Field(pattern=r"^[ -~]*$", max_length=255)]
     owner_bus: Annotated[str, Field(pattern=r"^[ -~]*$", max_length=255)]
     """Id of the bus that the owner's name is on; after a restart of the bus the name may belong to another client."""
+    owner_is_shared: bool = False
     started: Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
     @classmethod
@@ -80,13 +81,14 @@ class SessionRecord(BaseModel):
             owner_uid=session.owner.uid,
             owner_name=session.owner.name,
             owner_bus=owner_bus,
+            owner_is_shared=session.owner.is_shared,
             started=session.started,
         )
 
     def owner(self, bus: str) -> Owner:
         """Return the owner of the session, for an mcpd on the bus with the id *bus*."""
         name = self.owner_name if self.owner_bus == bus else f"{self.owner_name} of an earlier bus"
-        return Owner(self.owner_uid, name)
+        return Owner(self.owner_uid, name, is_shared=self.owner_is_shared)
 
 
 class LeashStore:
@@ -150,7 +152,7 @@ class LeashStore:
         try:
             make_directory(self._directory.parent, 0o700)
             make_directory(self._directory, 0o700)
-            data = SessionRecord.of(session, self._bus).model_dump_json(by_alias=True).encode()
+            data = SessionRecord.of(session, self._bus).model_dump_json(by_alias=True, exclude_defaults=True).encode()
             write_atomic(self._file(session.number), data, 0o600)
         except (McpdError, ValidationError) as error:
             log.warning("Session %d will end with mcpd: %s", session.number, error)

@@ -53,7 +53,7 @@ _Starter: TypeAlias = tuple[int, bool, bool]
 
 
 def _starter(owner: Owner) -> _Starter:
-    return owner.uid, owner.is_mcpd, owner.by_bridge
+    return owner.uid, owner.is_mcpd, owner.is_shared
 
 
 @dataclass(slots=True)
@@ -67,7 +67,7 @@ class Backoff:
     """Counts consecutive crashes per server and user; the delay doubles from 1 s to 5 min.
 
     Every client can make a server crash, as by not reading its answers. So one user's crashes delay no other user, nor
-    what the bridge starts for several.
+    what the bridge starts for all.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -220,8 +220,8 @@ class Owner:
     """Unique name on the bus, or another string that is unique to the client."""
     is_mcpd: bool = False
     """True if mcpd itself runs the session, on behalf of :attr:`uid`."""
-    by_bridge: bool = False
-    """True if the system's bridge runs the session, on behalf of :attr:`uid` and perhaps of others."""
+    is_shared: bool = False
+    """True if the system's bridge, the client :attr:`name`, started it for :attr:`uid` but lets others use it, too."""
 
 
 class Session:

@@ -29,6 +29,8 @@ SPAWN = "org.mcpd.mcp1.spawn"
 def shared(machine: Machine) -> Machine:
     machine.install("x", where=machine.paths.system.installed, scope="system")
     machine.install("s", where=machine.paths.system.installed, scope="system", runtime={"runAs": "system"})
+    runtime = {"runAs": "system", "sharing": "all"}
+    machine.install("all", where=machine.paths.system.installed, scope="system", runtime=runtime)
     return machine
 
 
@@ -74,6 +76,26 @@ async def test_polkit_is_told_for_whom_the_bridge_starts_a_server(shared: Machin
         }  # fmt: skip
         names = [grp.getgrgid(gid).gr_name for gid in os.getgrouplist(user.pw_name, user.pw_gid)]
         assert details["caller-groups"] == f" {' '.join(sorted(set(names)))} "
+
+
+async def test_nobody_stops_what_the_bridge_lets_all_its_callers_use(shared: Machine) -> None:
+    async with (
+        people(shared) as (bridge, user, uids, third),
+        served(shared, scope=Scope.SYSTEM, uids=uids, bridge_uid=SOMEBODY),
+        polkitd(shared, third, TEMPLATE) as mock,
+    ):
+        await mock.answer(SPAWN, "yes")
+        uids[user.connection.unique_name] = 1
+        for server, is_shared in (("s", False), ("all", True)):
+            path, ends = await bridge.spawn(server, options={"caller-uid": variant(1, "u")})
+            assert [s["server-id"] for s in await user.manager.call("ListSessions")] == [server]
+            if is_shared:
+                with pytest.raises(NotAuthorized, match="cancel-foreign"):
+                    await user.session(path).call("Stop", "a{sv}", [{}])
+            await (bridge if is_shared else user).session(path).call("Stop", "a{sv}", [{}])
+            assert await user.manager.call("ListSessions") == []
+            for fd in ends.values():
+                os.close(fd)
 
 
 async def test_the_bridge_starts_nothing_for_unknown_users_or_of_users(shared: Machine) -> None:

@@ -56,6 +56,7 @@ async def town(machine: Machine) -> AsyncIterator[Town]:
     installed = machine.paths.system.installed
     machine.install("x", where=installed, scope="system", configurableProperties=[{"key": "level"}])
     machine.install("s", where=installed, scope="system", runtime={"runAs": "system"})
+    machine.install("all", where=installed, scope="system", runtime={"runAs": "system", "sharing": "all"})
     uids: dict[str, int] = {}
     async with AsyncExitStack() as stack:
         made = Town(machine, uids, stack)
@@ -250,12 +251,12 @@ async def test_crashes_that_a_user_causes_hold_a_server_back_from_that_user_only
             os.close(fd)
 
 
-async def test_crashes_that_a_user_causes_leave_what_the_bridge_starts_for_that_user(town: Town) -> None:
+async def test_crashes_that_a_user_causes_leave_what_all_share_though_it_is_started_for_that_user(town: Town) -> None:
     await town.mock.answer(SPAWN, "yes")
     root = await town.client(0)
     for _ in range(FREE_CRASHES + 1):
-        await crash(root, "s")
-    _, ends = await (await town.client(BRIDGE)).spawn("s", options={"caller-uid": variant(0, "u")})
+        await crash(root, "all")
+    _, ends = await (await town.client(BRIDGE)).spawn("all", options={"caller-uid": variant(0, "u")})
     for fd in ends.values():
         os.close(fd)
 

@@ -7,6 +7,7 @@ import asyncio
 import json
 import os
 import socket
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -277,6 +278,8 @@ async def test_a_record_survives_being_written_and_read(world: World, keeper: Fd
     world.install("server", ECHO)
     mcpd = Mcpd(world)
     session = await mcpd.spawn(client)
+    session.owner = replace(session.owner, is_shared=True)
     made = SessionRecord.of(session, BUS)
+    assert made.owner(BUS) == session.owner
     assert SessionRecord.model_validate_json(made.model_dump_json(by_alias=True)) == made
     await mcpd.sessions.close()
