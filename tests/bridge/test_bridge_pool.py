@@ -302,6 +302,26 @@ async def test_calls_in_flight_are_counted_in_the_budget() -> None:
         await eventually(lambda: not budget.held)
 
 
+async def test_calls_of_a_shared_process_are_counted_for_those_who_make_them() -> None:
+    async with world() as made:
+        made.parts.budget = Budget(4 << 20, shares=2)
+        await shared(made)
+        pool = await made.open()
+        await send(pool, "pid").future
+        mine: list[Sink] = []
+        for size in (500_000, 50_000):
+            while not mine or not mine[-1].future.done():
+                mine.append(send(pool, "hang", text="x" * size))
+                # The server reads everything, and answers nothing of it.
+                await send(pool, "pid", caller=OTHER).future
+            assert isinstance(mine.pop().future.exception(), LimitExceeded)
+        for _ in range(3):
+            others = send(pool, "echo", caller=OTHER, text="x" * 100_000)
+            assert len(text_of(await others.future)) == 100_000
+        for sink in mine:
+            pool.abandon(sink)
+
+
 async def test_small_calls_are_counted_together() -> None:
     async with world() as made:
         pool = await made.open()
@@ -401,7 +421,7 @@ async def test_news_that_is_long_waits_without_what_came_with_it() -> None:
 
 
 async def test_a_stream_beside_a_call_leaves_to_it_what_is_said() -> None:
-    flight = Flight(Budget(1 << 20).holding(ME, lambda _fault: None))
+    flight = Flight(Budget(1 << 20), ME, lambda _caller, _fault: None)
     stream, other = (Call(Sink(), b"1", "m", None, b"", 0.0, timeout, None) for timeout in (math.inf, 30.0))
     flight.add(b"1", stream)
     flight.add(b"2", other)
@@ -417,7 +437,7 @@ async def test_a_stream_beside_a_call_leaves_to_it_what_is_said() -> None:
 
 async def test_a_call_that_was_given_up_is_not_forgotten_for_others() -> None:
     for shared in (False, True):
-        flight = Flight(Budget(1 << 20).holding(ME, lambda _fault: None), shared=shared)
+        flight = Flight(Budget(1 << 20), ME, lambda _caller, _fault: None, shared=shared)
         for number in range(1100):
             flight.add(b"%d" % number, Call(Sink(), b"1", "m", None, b"", 0.0, 30.0, None))
             flight.give_up(b"%d" % number)

@@ -27,6 +27,7 @@ from mcpd.errors import LimitExceeded, McpdError, ParseError, ServiceUnavailable
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from mcpd.bridge.callers import Caller
     from mcpd.bridge.tasks import Tasks
     from mcpd.bridge.upstream.call import Host, Peer, Shape, Sink
     from mcpd.bridge.upstream.source import Upstream
@@ -49,7 +50,7 @@ class Child:
 
     def __init__(self, name: str, upstream: Upstream, host: Host, tasks: Tasks, terms: Terms) -> None:
         self.name = name
-        self.calls = Flight(terms.budget.holding(terms.caller, self._cut_calls), shared=terms.shared)
+        self.calls = Flight(terms.budget, terms.caller, self._cut_calls, shared=terms.shared)
         """Requests in flight, oldest first, by their upstream id."""
         self.asks: set[bytes] = set()
         """Ids of the server's own requests that were not answered yet."""
@@ -122,8 +123,8 @@ class Child:
         own = b"%d" % self._number
         line, token = jsonrpc.upstream_line(message, own, always=method in LONG_METHODS)
         size = len(line)
-        if (is_full := not self.calls.admits(size)) or not self._pipe.has_room(size):
-            self.calls.trim()
+        if (is_full := not self.calls.admits(sink.caller, size)) or not self._pipe.has_room(size):
+            self.calls.trim(sink.caller)
             deaf = LimitExceeded(f"server {self.name} does not read its input; try again later")
             fault, word = (self.calls.fault(), deaf.word) if is_full else (deaf, "deaf")
             self._watch.refused(sink.caller, self.name, method, params, word, sink.request_id)
@@ -378,9 +379,9 @@ class Child:
         self._close(f"server {self.name} was stopped: {fault.message}")
         self._stop_soon()
 
-    def _cut_calls(self, fault: LimitExceeded) -> None:
-        """Free what the largest calls in flight keep."""
-        for own, call in self.calls.cut():
+    def _cut_calls(self, caller: Caller, fault: LimitExceeded) -> None:
+        """Free what the largest calls in flight of *caller* keep."""
+        for own, call in self.calls.cut(caller):
             self._tell_cancelled(own, "its parameters take too much memory")
             call.fail(fault, Outcome.CANCELLED, self.name, self._watch)
         self._maybe_drained()

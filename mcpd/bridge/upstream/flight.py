@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from itertools import islice
 from time import monotonic
 from typing import TYPE_CHECKING, Final
@@ -12,9 +13,10 @@ from mcpd.bridge.budget import COUNTED_FROM
 from mcpd.bridge.upstream.call import Call
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
-    from mcpd.bridge.budget import Holding
+    from mcpd.bridge.budget import Budget, Holding
+    from mcpd.bridge.callers import Caller
     from mcpd.bridge.upstream.call import Peer
     from mcpd.errors import LimitExceeded
 
@@ -26,52 +28,96 @@ _STEP: Final = COUNTED_FROM
 """Bytes in whose multiples room is made, so that most calls cost two additions and no more."""
 
 
-class Flight(dict[bytes, Call]):
-    """Calls by their upstream id, oldest first; the sum of their sizes is counted in *held*.
+class _Account:
+    """What the calls of one caller keep in memory."""
 
-    Where the process is *shared* by several callers, a call that was given up is remembered until it is answered.
+    __slots__ = ("held", "low", "room", "size")
+
+    def __init__(self, held: Holding) -> None:
+        self.held = held
+        self.size = 0
+        self.room = _STEP
+        self.low = 0
+        """Bytes under which room is given back."""
+
+    def admits(self, size: int) -> bool:
+        """Whether there is room for a call of *size* bytes."""
+        size += self.size
+        if size <= self.room:
+            return True
+        # A process that does not read its input at once has the call kept twice.
+        return self.make(size + size - self.size) and self.make(size)
+
+    def shrink(self, size: int) -> None:
+        """A call of *size* bytes is over."""
+        self.size -= size
+        if self.size < self.low:
+            self.make(self.size)
+
+    def make(self, size: int) -> bool:
+        """Have room for *size* bytes; false if there is none."""
+        room = -(-max(size, 1) // _STEP) * _STEP
+        if not self.held.hold(room):
+            return False
+        self.room, self.low = room, room // 2 if room > _STEP else 0
+        return True
+
+
+class Flight(dict[bytes, Call]):
+    """Calls by their upstream id, oldest first; what they take is counted in *budget*, for *payer*.
+
+    Where the process is *shared* by several callers, those of each are counted for that one, and a call that was given
+    up is remembered until it is answered. *cut* is told that those of an account take too much.
+
     Use :meth:`add`, :meth:`take` and :meth:`give_up` to change it.
     """
 
-    __slots__ = ("_ghosts", "_haunted_until", "_held", "_low", "_room", "_shared", "_size")
+    __slots__ = ("_accounts", "_budget", "_cut", "_ghosts", "_haunted_until", "_own", "_payer", "_shared")
 
-    def __init__(self, held: Holding, *, shared: bool = False) -> None:
+    def __init__(
+        self, budget: Budget, payer: Caller, cut: Callable[[Caller, LimitExceeded], None], *, shared: bool = False
+    ) -> None:
         super().__init__()
-        self._held = held
+        self._budget = budget
+        self._payer = payer
+        self._cut = cut
+        self._own = self._open(payer)
+        self._accounts = {payer: self._own}
         self._shared = shared
         self._ghosts: dict[bytes, float] = {}
         """When those were given up that have not been answered yet, by their upstream id, the newest last."""
         self._haunted_until = 0.0
         """Until when there may be some that are not among these."""
-        self._size = 0
-        self._room = _STEP
-        self._low = 0
-        """Bytes under which room is given back."""
 
-    def admits(self, size: int) -> bool:
-        """Whether there is room for a call of *size* bytes."""
-        size += self._size
-        if size <= self._room:
-            return True
-        # A process that does not read its input at once has the call kept twice.
-        return self._make(size + size - self._size) and self._make(size)
+    def _open(self, caller: Caller) -> _Account:
+        return _Account(self._budget.holding(caller, partial(self._cut, caller)))
+
+    def _account(self, caller: Caller | None) -> _Account:
+        if not self._shared or caller is None:
+            return self._own
+        found = self._accounts.get(caller)
+        if found is None:
+            found = self._accounts[caller] = self._open(caller)
+        return found
+
+    def admits(self, caller: Caller | None, size: int) -> bool:
+        """Whether there is room for a call of *size* bytes by *caller*."""
+        return self._account(caller).admits(size)
 
     def fault(self) -> LimitExceeded:
         """Why there is no room."""
-        return self._held.fault()
+        return self._budget.fault()
 
     def add(self, own: bytes, call: Call) -> None:
         """*call*, which was admitted, is in flight."""
         self[own] = call
-        self._size += call.size
+        self._account(call.sink.caller).size += call.size
 
     def take(self, own: bytes) -> Call | None:
         """The call *own*, if it is there, which is over: it was answered, unless it was given up."""
         call = self.pop(own, None)
         if call is not None:
-            self._size -= call.size
-            if self._size < self._low:
-                self._make(self._size)
+            self._account(call.sink.caller).shrink(call.size)
         elif self._ghosts:
             self._ghosts.pop(own, None)
         return call
@@ -106,33 +152,28 @@ class Flight(dict[bytes, Call]):
             self._ghosts.clear()
         return bool(self._ghosts) or (self._haunted_until > 0 and monotonic() < self._haunted_until)
 
-    def trim(self) -> None:
-        """Give room back that an admitted call did not take after all."""
-        self._make(self._size)
+    def trim(self, caller: Caller | None) -> None:
+        """Give room back that an admitted call of *caller* did not take after all."""
+        account = self._account(caller)
+        account.make(account.size)
 
-    def cut(self) -> Iterator[tuple[bytes, Call]]:
-        """Take the largest until what is left need not be counted, as others had to have the room."""
-        self._room, self._low = _STEP, 0
+    def cut(self, caller: Caller) -> Iterator[tuple[bytes, Call]]:
+        """Take the largest of *caller* until what is left need not be counted, as others had to have the room."""
+        account = self._account(caller)
+        account.room, account.low = _STEP, 0
         for own, call in sorted(self.items(), key=lambda item: -item[1].size):
-            if self._size <= _STEP:
+            if account.size <= _STEP:
                 return
-            if self.give_up(own) is not None:
+            if self._account(call.sink.caller) is account and self.give_up(own) is not None:
                 yield own, call
 
     def end(self) -> list[Call]:
         """Take all, and keep none any more."""
         calls = list(self.values())
         self.clear()
-        self._size = 0
-        self._held.close()
+        for account in self._accounts.values():
+            account.held.close()
         return calls
-
-    def _make(self, size: int) -> bool:
-        room = -(-max(size, 1) // _STEP) * _STEP
-        if not self._held.hold(room):
-            return False
-        self._room, self._low = room, room // 2 if room > _STEP else 0
-        return True
 
 
 def _is_stream(call: Call) -> bool:
