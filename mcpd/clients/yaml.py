@@ -255,12 +255,25 @@ class YamlDocument:
                 )
         if not self.around and self.root is not None and self.root.end > self.root.start:  # null, ~
             raise self.text.fault(self.root.start, "the document is not a map")
-        for name in changes:
-            if name in self.places and any(node.anchor is not None for node in self.places[name][1].walk()):
-                key, value = self.places[name]
-                raise self.text.fault(
-                    (key or value).start, f"{printable(name)} has an anchor that others may use; edit it by hand"
-                )
+        for name, entry in changes.items():
+            if name in self.places:
+                self._check_entry(name, *self.places[name], is_replaced=entry is not None)
+
+    def _check_entry(self, name: str, key: Node | None, value: Node, *, is_replaced: bool) -> None:
+        """Raise :class:`~mcpd.errors.InvalidConfig` for what others may use, or what would be written as another value.
+
+        *key* and *value* are the server *name*.
+        """
+        nodes = [*([key] if key else []), *value.walk()]
+        if any(node.anchor is not None for node in nodes):
+            raise self.text.fault(
+                nodes[0].start, f"{printable(name)} has an anchor that others may use; edit it by hand"
+            )
+        for node in nodes if is_replaced else ():
+            if node.tag is not None and node.tag not in _STR:
+                raise self.text.fault(node.start, f"a tag (!) is in {printable(name)}; edit it by hand")
+            if node.kind == "map" and any(inner.plain and inner.value == _MERGE for inner, _ in node.pairs):
+                raise self.text.fault(node.start, f"a merge key (<<) is in {printable(name)}; expand it")
 
     def _held(self, entries: Mapping[str, JsonValue]) -> JsonValue:
         """Return *entries* as the file contains them."""

@@ -120,6 +120,9 @@ def test_aliases_elsewhere_do_not_keep_a_server_from_being_changed() -> None:
         ("servers: !!map\n  a: 1\n", "an anchor or a tag"),
         ("x: &x {a: 1}\nservers:\n  <<: *x\n", "f:3: a merge key"),
         ("servers:\n  a: &x {}\nb: *x\n", "f:2: a has an anchor"),
+        ("b: &x 1\nservers:\n  &x a: 1\nc: *x\n", "f:3: a has an anchor"),
+        ('servers:\n  a:\n    n: !!int "5"\n', "f:3: a tag (!) is in a"),
+        ("b: &x {}\nservers:\n  a:\n    <<: *x\n", "f:4: a merge key (<<) is in a; expand it"),
         ("x: &x {}\nservers: *x\n", "f:2: servers is not a map"),
         ("a: 1\n---\nb: 1\n", "f:2: there is more than one document"),
         ("%YAML 1.1\n---\na: 1\n", "directives"),
@@ -140,7 +143,7 @@ def test_aliases_elsewhere_do_not_keep_a_server_from_being_changed() -> None:
         ("servers:\n  a: .inf\n", "not finite"),
         ("servers:\n  a: " + "1" * 5000, "too many digits"),
     ],
-    ids=range(23),
+    ids=range(26),
 )
 def test_what_cannot_be_edited_is_refused_by_line(text: str, fault: str) -> None:
     with pytest.raises(InvalidConfig) as caught:
