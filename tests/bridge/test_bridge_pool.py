@@ -235,6 +235,35 @@ async def test_a_caller_who_has_all_its_processes_keeps_no_other_from_one_of_all
         asking.abandon(mine)
 
 
+def refuse_me(made: World, fault: type[McpdError], monkeypatch: pytest.MonkeyPatch) -> asyncio.Event:
+    """Have no process started for ME, which is known after the event that is returned."""
+    start, waits = made.source.start, asyncio.Event()
+
+    async def start_for(server: str, caller: Caller, environment: Mapping[str, str]) -> Process:
+        if caller == ME:
+            await waits.wait()
+            raise fault("not for you")
+        return await start(server, caller, environment)
+
+    monkeypatch.setattr(made.source, "start", start_for)
+    return waits
+
+
+@pytest.mark.parametrize("fault", [LimitExceeded, HeldBack, NotAuthorized])
+async def test_what_a_server_speaks_is_found_out_for_another_if_not_for_one(
+    fault: type[McpdError], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with world() as made:
+        await shared(made)
+        waits = refuse_me(made, fault, monkeypatch)
+        mine, others = (asyncio.ensure_future(made.pools.eras(made.source.info, each)) for each in (ME, OTHER))
+        await eventually(lambda: len(made.parts.census))
+        waits.set()
+        with pytest.raises(fault):
+            await mine
+        assert await others == (True, False)
+
+
 @pytest.mark.parametrize("fault", [LimitExceeded, HeldBack, NotAuthorized])
 async def test_a_process_that_one_caller_may_not_start_is_started_for_another_who_waits_for_it(
     fault: type[McpdError], monkeypatch: pytest.MonkeyPatch
@@ -242,15 +271,7 @@ async def test_a_process_that_one_caller_may_not_start_is_started_for_another_wh
     async with world() as made:
         await shared(made)
         pool = await made.open()
-        start, waits = made.source.start, asyncio.Event()
-
-        async def start_for(server: str, caller: Caller, environment: Mapping[str, str]) -> Process:
-            if caller == ME:
-                await waits.wait()
-                raise fault("not for you")
-            return await start(server, caller, environment)
-
-        monkeypatch.setattr(made.source, "start", start_for)
+        waits = refuse_me(made, fault, monkeypatch)
         mine = send(pool, "pid")
         others = send(pool, "echo", caller=OTHER, text="served")
         ready = asyncio.ensure_future(pool.ready(OTHER))

@@ -13,6 +13,7 @@ from mcpd.bridge.tasks import fault_of
 from mcpd.bridge.upstream.catalog import Catalog
 from mcpd.bridge.upstream.census import Sweeper
 from mcpd.bridge.upstream.pool import Pool, PoolKey
+from mcpd.bridge.upstream.seat import OF_PAYER
 from mcpd.bridge.upstream.terms import START_TIMEOUT
 from mcpd.errors import HeldBack, LimitExceeded, McpdError, ServiceUnavailable, SpawnFailed, TimedOut
 
@@ -50,7 +51,7 @@ class Pools:
         self._retired: set[Pool] = set()
         self._admitted: dict[tuple[PoolKey, Caller], float] = {}
         self._eras: dict[tuple[str, str], tuple[bool, bool]] = {}
-        self._probes: dict[tuple[str, str], asyncio.Future[tuple[bool, bool]]] = {}
+        self._probes: dict[tuple[str, str], tuple[Caller, asyncio.Future[tuple[bool, bool]]]] = {}
         self._sweeper = Sweeper(self._all, Pool.due, self._expire)
         self._closing = False
 
@@ -102,11 +103,16 @@ class Pools:
         if info.handshake is not None and info.modern is not None:
             return info.handshake, info.modern
         key = (info.id, info.state)
-        if key not in self._eras:
+        while key not in self._eras:
             if key not in self._probes:
-                self._probes[key] = asyncio.get_running_loop().create_future()
-                self._parts.tasks.spawn(self._probe(info, caller, self._probes[key]))
-            return await asyncio.shield(self._probes[key])
+                self._probes[key] = caller, asyncio.get_running_loop().create_future()
+                self._parts.tasks.spawn(self._probe(info, caller, self._probes[key][1]))
+            payer, found = self._probes[key]
+            try:
+                return await asyncio.shield(found)
+            except OF_PAYER:
+                if payer == caller:
+                    raise
         return self._eras[key]
 
     def is_modern_only(self, info: ServerInfo) -> bool:

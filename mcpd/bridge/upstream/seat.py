@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_OF_PAYER: Final = (HeldBack, LimitExceeded, NotAuthorized)
+OF_PAYER: Final = (HeldBack, LimitExceeded, NotAuthorized)
 """Errors of a start that are about who pays for it."""
 _TELLING_NOTHING: Final = frozenset({"notifications/initialized", "notifications/cancelled"})
 """Notifications of a client that make no difference to what a server says of itself."""
@@ -180,7 +180,7 @@ class Seat:
             starting, payer = self._start(), self._caller
             await asyncio.wait([starting])
             fault = starting.result()
-            if self.child is None and (caller in {None, payer} or not isinstance(fault, _OF_PAYER)):
+            if self.child is None and (caller in {None, payer} or not isinstance(fault, OF_PAYER)):
                 raise fault or ServiceUnavailable(f"server {self.info.id} was stopped; try again")
 
     async def open(self, params: bytes) -> Message:
@@ -327,7 +327,7 @@ class Seat:
                 log.warning("server %s was not started: %s", self.info.id, fault.message, extra=fields_of(self.info.id))
             self._starting, payer = None, self._caller
             for each in self._queue.take_all():
-                if isinstance(fault, _OF_PAYER) and each.sink.caller not in {None, payer}:
+                if isinstance(fault, OF_PAYER) and each.sink.caller not in {None, payer}:
                     self._wait(each)
                 else:
                     self._queue.refuse(each, fault)
