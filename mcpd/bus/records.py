@@ -13,6 +13,7 @@ from mcpd.bus import codec, contract
 from mcpd.bus.codec import Variant
 from mcpd.bus.names import SERVER
 from mcpd.catalog.listing import describe, text, texts
+from mcpd.errors import InvalidArgument
 from mcpd.store.config import origin_of
 
 if TYPE_CHECKING:
@@ -213,15 +214,17 @@ def _variant(value: Any) -> Variant | None:
 def matcher(wanted: Mapping[str, Any]) -> Callable[[Mapping[str, Any]], bool]:
     """Return a function that tests the values of a record against the filter *wanted* of ``ListServers``.
 
-    Unknown keys of *wanted* are ignored.
+    Unknown keys of *wanted* are ignored. Raises :class:`~mcpd.errors.InvalidArgument` for values of another type.
     """
     words = text(wanted.get("text", "")).lower().split()
     category = wanted.get("category")
-    equal = {
-        key: set(value) if isinstance(value, list) else {value}
-        for key, value in wanted.items()
-        if KEYS.get(key) in ("s", "b")
-    }
+    equal: dict[str, set[str | bool]] = {}
+    for key, value in wanted.items():
+        if KEYS.get(key) in ("s", "b"):
+            choices = value if isinstance(value, list) else [value]
+            if not all(isinstance(choice, (str, bool)) for choice in choices):
+                raise InvalidArgument(f"filter {key!r} must be a string or boolean, or a list of strings")
+            equal[key] = set(choices)
 
     def matches(values: Mapping[str, Any]) -> bool:
         if any(values.get(key, _EMPTY[KEYS[key]]) not in choice for key, choice in equal.items()):

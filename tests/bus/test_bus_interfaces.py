@@ -93,6 +93,12 @@ async def test_servers_are_filtered(core: Core, client: Client, wanted: dict[str
     assert [server["id"] for server in listed if server["id"] in {"x", "b.broken"}] == found
 
 
+@pytest.mark.parametrize("value", [{"a": "b"}, [["x"]], [{}], 1, b"x"])
+async def test_a_filter_of_another_type_is_refused(core: Core, client: Client, value: object) -> None:
+    with pytest.raises(errors.InvalidArgument, match="filter 'id' must be a string"):
+        await client.manager.call("ListServers", "a{sv}", [{"id": value}])
+
+
 async def test_a_server_is_an_object_whose_properties_change(core: Core, client: Client, machine: Machine) -> None:
     server = client.server("x")
     before = await server.properties()
