@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """Content store: scripts, transforms and resources of an mcps map, each in a file named by its content id.
 
-A content id is the SHA-256 of the content, 64 hex digits, or the form of 256t.org: the length of the content, followed
-by the content itself if it is short, otherwise by its SHA-512. Either may have the prefix ``cid://``. A directory holds
-each content under its SHA-256, with a symlink from its 256t name.
+A content id is either the SHA-256 of the content, as 64 hex digits, or an id in the format of 256t.org: the length of
+the content, followed by the content itself if it is short, otherwise by its SHA-512. Both may have the prefix
+``cid://``. Each file of the store is named by its SHA-256; a symlink named by its 256t id points to it.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ if TYPE_CHECKING:
 
 SCHEME: Final = "cid://"
 MAX_CONTENT: Final = 16 * 1024 * 1024
-"""Bytes of one content."""
+"""Maximum size of one content, in bytes."""
 
 _SHA256: Final = re.compile(r"[0-9A-Fa-f]{64}", re.ASCII)
 _LENGTH_CHARS: Final = 8
 _MOST_INLINE: Final = 64
-"""Bytes up to which a 256t id holds the content itself."""
+"""Size of the largest content that a 256t id contains itself, in bytes."""
 _LONGEST: Final = _LENGTH_CHARS + 86
 _256T: Final = re.compile(rf"[A-Za-z0-9_-]{{{_LENGTH_CHARS},{_LONGEST}}}", re.ASCII)
 
 
 def content_id(data: bytes) -> str:
-    """Return the SHA-256 of *data* as its content id."""
+    """Return the content id of *data*: its SHA-256, as 64 hex digits."""
     return hashlib.sha256(data).hexdigest()
 
 
@@ -54,7 +54,7 @@ def is_content_id(text: str) -> bool:
 
 
 def parse(text: str) -> str:
-    """Return the id *text* without ``cid://``, as it is used as a file name.
+    """Return the content id *text* as a file name: without ``cid://``, and a SHA-256 in lower case.
 
     Raises :class:`~mcpd.errors.InvalidArgument` if *text* is not a content id.
     """
@@ -73,13 +73,16 @@ def read(text: str, directories: Iterable[Path], limit: int = MAX_CONTENT) -> by
 
     Raises :class:`~mcpd.errors.InvalidArgument` if *text* is not a content id, :class:`~mcpd.errors.LimitExceeded` for
     more than *limit* bytes, :class:`~mcpd.errors.InvalidManifest` if the file does not match the id, and
-    :class:`~mcpd.errors.NotFound` if there is none.
+    :class:`~mcpd.errors.NotFound` if no directory has the file.
     """
     return find(text, directories, limit)[0]
 
 
 def find(text: str, directories: Iterable[Path], limit: int = MAX_CONTENT) -> tuple[bytes, Path | None]:
-    """Return the content and the file it was read from, None if the id holds it. Raises as :func:`read` does."""
+    """Return the content of the id *text*, and its file; None instead of a file if the id itself contains the content.
+
+    Raises as :func:`read` does.
+    """
     name = parse(text)
     decoded = _decode_256t(name)
     if decoded is not None:
@@ -108,10 +111,10 @@ def find(text: str, directories: Iterable[Path], limit: int = MAX_CONTENT) -> tu
 
 
 def write(directory: Path, data: bytes) -> str:
-    """Put *data* into *directory*, created if necessary, and return its id (SHA-256). Idempotent.
+    """Store *data* in *directory*, which is created if necessary, and return its id (SHA-256). Idempotent.
 
-    Raises :class:`~mcpd.errors.LimitExceeded` for more than :func:`read` accepts, and another
-    :class:`~mcpd.errors.McpdError` if writing fails; then the directory has no partial content under the id.
+    Raises :class:`~mcpd.errors.LimitExceeded` for more than :data:`MAX_CONTENT` bytes, and another
+    :class:`~mcpd.errors.McpdError` if writing fails. A partly written file never appears under the id.
     """
     if len(data) > MAX_CONTENT:
         raise _too_large(content_id(data), MAX_CONTENT)

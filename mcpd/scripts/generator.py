@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Building an mcps map from ``mcps.source.json``, which names files, into one that names their content.
+"""Generator that turns ``mcps.source.json`` into an mcps map, with content ids in place of file names.
 
-The source file has the shape of the map (``docs/mcps.md``). In place of a content id (in ``definition_cid``, the three
-``*_transform_cid`` and the ``source`` of a resource) it may name a file in its own directory, relative to that.
+The source file has the format of the map (``docs/mcps.md``), except that ``definition_cid``, the three
+``*_transform_cid`` and the ``source`` of a resource may name a file, relative to the directory of the source file.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from mcpd.model.mcps import McpsEntry
 
 FILE: Final = "file:"
-"""Prefix of a file name where the value could also be something else."""
+"""Prefix that marks a value as a file name, in fields that also take other values."""
 TRANSFORMS: Final = {
     "tools_transform_cid": "generate_tools",
     "resources_transform_cid": "generate_resources",
@@ -43,14 +43,14 @@ TRANSFORMS: Final = {
 """The fields of an entry that name a transform, and the function that each transform has to define."""
 DEFINITION: Final = "definition_cid"
 _MOST_LINKS: Final = 40
-"""Symlinks on the way to one file; Linux has the same limit."""
+"""Maximum number of symlinks that are followed to reach a file, the same as in Linux."""
 
 
 class Stored(NamedTuple):
-    """A file that the map now names by its content."""
+    """A file whose name the build replaced with its content id."""
 
     field: str
-    """Field with the server id before it: ``jq.tools_transform_cid``."""
+    """Server id and field, such as ``jq.tools_transform_cid``."""
     path: Path
     id: str
 
@@ -66,7 +66,7 @@ class Built:
 
 
 class _Reference(NamedTuple):
-    """A field of an entry that names content."""
+    """A field of an entry that refers to content, by content id or file name."""
 
     holder: dict[str, Any]
     key: str
@@ -77,13 +77,13 @@ class _Reference(NamedTuple):
 def build(
     source: Path, directory: Path, others: Sequence[Path] = (), rule: Callable[[str, McpsEntry], object] | None = None
 ) -> Built:
-    """Build the map of the file *source*, and put the files it names into *directory* if there is no fault.
+    """Build the map from the file *source* and, if it has no errors, store the files it names in *directory*.
 
-    Content ids may also be in one of *others*. *rule* may report a further fault of an entry by raising
-    :class:`~mcpd.errors.McpdError`. Raises :class:`~mcpd.errors.InvalidManifest` with one line per fault that names
-    file, line, entry and field; then nothing is written. Raises :class:`~mcpd.errors.McpdError` if *source* cannot be
-    read or *directory* cannot be written. Files outside the directory of *source* are refused, even if others change
-    that directory in the meantime.
+    Content that *source* names by id may also be in one of *others*. *rule* may report a further error in an entry by
+    raising :class:`~mcpd.errors.McpdError`. Raises :class:`~mcpd.errors.InvalidManifest` with one line per error that
+    names file, line, entry and field; then nothing is written. Raises :class:`~mcpd.errors.McpdError` if *source*
+    cannot be read or *directory* cannot be written. Files outside the directory of *source* are refused, even if
+    somebody changes that directory during the build.
     """
     with ExitStack() as stack:
         try:
@@ -106,7 +106,7 @@ def build(
 
 
 def content_faults(raw: Mapping[str, Any], entry: McpsEntry, directories: Sequence[Path]) -> Iterator[tuple[str, str]]:
-    """Yield the fields of an entry whose content is missing or invalid, and the fault.
+    """Yield each field of an entry whose content is missing or invalid, with the error message.
 
     *raw* is the entry as written, *entry* the parsed one.
     """
@@ -124,13 +124,13 @@ def content_faults(raw: Mapping[str, Any], entry: McpsEntry, directories: Sequen
 
 
 def line_of(text: str, key: str) -> int:
-    """Return the line of the JSON *text* where the member *key* begins; 1 if it is not found."""
+    """Return the line number where the member *key* begins in the JSON *text*; 1 if it is not found."""
     found = re.search(re.escape(json.dumps(key, ensure_ascii=False)) + r"\s*:", text)
     return text.count("\n", 0, found.start()) + 1 if found is not None else 1
 
 
 class _Builder:
-    """Build of one source file. Entries are changed in place; contents are collected until everything is checked."""
+    """Build of one source file. Entries are changed in place; contents are collected, to be stored by the caller."""
 
     def __init__(
         self,
@@ -154,7 +154,7 @@ class _Builder:
             named = error.message.startswith(where)
             self.faults.append(error.message if named else f"{where}: entry {printable(server_id)!r}: {error.message}")
             return
-        assert isinstance(raw, dict)  # noqa: S101 - as everything that parse_entry takes
+        assert isinstance(raw, dict)  # noqa: S101 - parse_entry accepts nothing else
         if self._rule is not None:
             try:
                 self._rule(server_id, entry)
@@ -176,7 +176,7 @@ class _Builder:
             _check(key, data, value)
             name = contents.content_id(data)
             if not any((directory / name).exists() for directory in self._known):
-                # The id held the content; from now on it is read from the store.
+                # The id itself contains the content; script servers need it as a file.
                 self.contents[name] = data
         elif key in _FIELDS or (key == "source" and value.startswith(FILE)):
             path = value.removeprefix(FILE)
@@ -212,7 +212,7 @@ def _no_file(uri: str) -> str:
 
 
 def _check_name(path: str, data: bytes) -> None:
-    """Raise :class:`~mcpd.errors.InvalidManifest` if a script's suffix contradicts its content: only that is kept."""
+    """Raise :class:`~mcpd.errors.InvalidManifest` if the suffix of *path* contradicts *data*; only that is kept."""
     kind = kind_of(data)
     if SUFFIXES.get(f".{path.rpartition('.')[2]}", kind) == kind:
         return
@@ -245,7 +245,7 @@ def _defines(data: bytes, name: str) -> bool:
 class _Directory:
     """The directory of a source file, opened before anything in it is read.
 
-    Even if it is replaced in the meantime, only files in it are read: neither ``..`` nor a symlink leads outside.
+    Only files in it are read, even if it is replaced in the meantime: ``..`` and symlinks cannot lead outside.
     """
 
     def __init__(self, path: Path) -> None:
@@ -283,7 +283,7 @@ class _Directory:
         return data
 
     def content(self, relative: str) -> bytes:
-        """Return the content of a file that an entry names; raises :class:`~mcpd.errors.InvalidManifest` only."""
+        """Return the content of the file *relative*. Raises :class:`~mcpd.errors.InvalidManifest` for every failure."""
         try:
             return self.read(relative, contents.MAX_CONTENT)
         except (OSError, ValueError) as error:
@@ -292,10 +292,10 @@ class _Directory:
 
 
 def _open(root: int, relative: str) -> int:
-    """Open the regular file *relative* to the directory *root* for reading.
+    """Open the regular file with the path *relative* below the directory *root* for reading.
 
-    Every step is one name in an open directory, and ``..`` returns to the directory that the step came from, so
-    concurrent changes cannot lead out. Raises OSError, with ``EXDEV`` for a file that is not below *root*.
+    Each path component is opened in a directory that is already open, and ``..`` returns to the directory opened
+    before, so concurrent changes cannot lead outside. Raises OSError, with ``EXDEV`` for a file not below *root*.
     """
     way = [root]
     waiting = _steps(relative)
@@ -330,7 +330,7 @@ def _steps(path: str) -> list[str]:
 
 
 def _target(directory: int, name: str) -> str | None:
-    """Return the target of *name* in *directory* if it is a symlink."""
+    """Return the target of the symlink *name* in *directory*; None if it is not a symlink."""
     try:
         return os.readlink(name, dir_fd=directory)
     except OSError as error:

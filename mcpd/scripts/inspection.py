@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Inspection of scripts for listings, by reading them only: none is run or imported."""
+"""Static inspection of scripts for listings: summary, version and syntax errors. No script is run or imported."""
 
 from __future__ import annotations
 
@@ -18,40 +18,40 @@ if TYPE_CHECKING:
 
 ScriptKind: TypeAlias = Literal["python", "shell", ""]
 SUFFIXES: Final[dict[str, ScriptKind]] = {".py": "python", ".sh": "shell"}
-"""By precedence: of two files with the same stem the first is the server."""
+"""File name suffixes of scripts by falling precedence: of two files with the same stem, the first one is used."""
 
 MAX_SCRIPT: Final = 256 * 1024
-"""Bytes of a script."""
+"""Maximum size of a script, in bytes."""
 _SMALL: Final = 16 * 1024
-"""Bytes up to which a Python script is parsed in this process.
+"""Size of the largest Python script that is parsed in this process, in bytes.
 
-The parser can take time that grows with the square of the size, while holding the interpreter lock: 40 ms for this
-size, 7 s for :data:`MAX_SCRIPT`.
+Parsing can take time that grows with the square of the size, and the parser holds the interpreter lock: 40 ms for
+this size, 7 s for :data:`MAX_SCRIPT`.
 """
 _SHELLS: Final = ("sh", "bash", "dash", "ksh", "zsh")
-"""Shells whose ``-n`` checks the syntax of a script."""
+"""Shells whose option ``-n`` checks the syntax of a script without running it."""
 _NO_MEMORY: Final = re.compile(rb"[^:\n]*: (?:\d+: Out of space|\w+: .*cannot allocate|fatal error: out of .*memory)")
-"""Messages of shells that ran out of memory; they exit as for a syntax error."""
+"""Messages of shells that ran out of memory; their exit status is the same as for a syntax error."""
 _LINE: Final = re.compile(rb"(?:line )?(\d+): ?(.*)")
 
 
 @dataclass(frozen=True, slots=True)
 class Inspection:
-    """Result of an inspection."""
+    """Result of inspecting a script."""
 
     summary: str = ""
     version: str = ""
     problem: str = ""
-    """Line and fault that keep the script from running: ``3: invalid syntax``; empty if none was found."""
+    """Line number and error that keeps the script from running, such as ``3: invalid syntax``; else empty."""
 
 
 def kind_of(data: bytes) -> ScriptKind:
-    """Return the kind of a script without a file name, by its ``#!`` line; without one it is Python."""
+    """Return the kind of the script *data* by its ``#!`` line: ``shell`` if that names a shell, else ``python``."""
     return "shell" if _is_shell(interpreter(data)) else "python"
 
 
 def interpreter(data: bytes) -> list[str]:
-    """Return the words of the ``#!`` line of *data*, without ``/usr/bin/env``: programs are looked up anyway."""
+    """Return the interpreter and its arguments from the ``#!`` line of *data*, without a leading ``env``."""
     first = data[:512].partition(b"\n")[0]
     words = first[2:].decode("utf-8", "replace").split() if first.startswith(b"#!") else []
     if words and words[0].rpartition("/")[2] == "env":
@@ -62,10 +62,10 @@ def interpreter(data: bytes) -> list[str]:
 
 
 def inspect(data: bytes, kind: ScriptKind) -> Inspection:
-    """Inspect the script *data*.
+    """Return the summary, version and first error of the script *data*.
 
-    Blocks for milliseconds, or as long as :mod:`mcpd.bounded` lets a program run. Raises
-    :class:`~mcpd.errors.McpdError` if no program can be started; that is not a fault of the script.
+    Blocks for milliseconds, or up to the time limit of :mod:`mcpd.bounded` if a separate program reads the script.
+    Raises :class:`~mcpd.errors.McpdError` if that program cannot be started.
     """
     if len(data) > MAX_SCRIPT:
         return Inspection(problem=f"1: the script has more than {MAX_SCRIPT} bytes")

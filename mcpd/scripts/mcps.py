@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """The mcps map on disk (``docs/mcps.md``): the vendor's, the administrator's and the user's files combined.
 
-System files are merged, and later ones take precedence. The user's files are not merged into them: they apply to the
-server as the system's entry leaves it, so they can restrict it further but lift no restriction.
+System files are merged, and later ones take precedence. The user's files are applied to the result of the system's
+entries instead of being merged with them: they can restrict a server further, but cannot lift a restriction.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ _LONGEST_URI: Final = 8192
 
 
 def is_uri(text: str) -> bool:
-    """Return whether *text* is a URI by RFC 3986 (T6.6)."""
+    """Return whether *text* is a URI as defined in RFC 3986, of a reasonable length."""
     return len(text) <= _LONGEST_URI and _URI.fullmatch(text) is not None
 
 
 def uri_fault(uri: str) -> str:
-    """Return what is wrong with the URI of a resource; empty if nothing."""
+    """Return an error message if the resource URI *uri* is invalid; else empty."""
     return "" if is_uri(uri) else f"{uri[:100]!a} is not a URI (RFC 3986)"
 
 
 def variable(source: str) -> str:
-    """Return the name in ``variable://NAME``. Case matters, unlike in the host of a URI."""
+    """Return the name in the source ``variable://NAME``. It is case-sensitive, unlike the host of a URI."""
     return unquote(source.partition("://")[2])
 
 
@@ -54,13 +54,13 @@ def last_result(server_id: str) -> str:
 
 
 def called_server(source: str) -> str:
-    """Return the id of the server that the valid *source* calls; empty if it calls none."""
+    """Return the id of the server that the valid resource source *source* calls; empty if it calls none."""
     parts = urlsplit(source)
     return parts.netloc if parts.scheme == "server" else ""
 
 
 def source_fault(source: str, server_id: str, entry: McpsEntry) -> str:
-    """Return why *source* is invalid for the server with *entry*, as far as is known before reading it; else empty."""
+    """Return an error message if the server cannot have a resource with *source*; else empty. Reads no content."""
     try:
         parts = urlsplit(source)
     except ValueError:
@@ -92,7 +92,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class ServerEntry:
-    """Effect of the map on one server."""
+    """Combined effect of all files of the map on one server."""
 
     disabled: str = ""
     """Reason why the server is disabled; empty if it is not."""
@@ -108,17 +108,17 @@ class ServerEntry:
 
 NO_ENTRY: Final = ServerEntry()
 MOST_SERVERS: Final = 1000
-"""Script servers that one file may define; each slows down every listing."""
+"""Maximum number of script servers that one file may define; each one slows down every listing."""
 
 
 @dataclass(frozen=True, slots=True)
 class Definition:
-    """A script server as the map describes it: one entry defines it, the others change what clients see."""
+    """A script server as described by the map: one layer's entry defines it, the others change what clients see."""
 
     effective: ServerEntry
     entry: McpsEntry
     raw: Mapping[str, Any]
-    """The defining entry as written, merged over its files."""
+    """The defining entry as written, merged from all files of its layer."""
 
 
 NO_DEFINITION: Final = Definition(NO_ENTRY, McpsEntry(), {})
@@ -126,7 +126,7 @@ NO_DEFINITION: Final = Definition(NO_ENTRY, McpsEntry(), {})
 
 @dataclass(frozen=True, slots=True)
 class _FileEntry:
-    """Entry of one file for one server."""
+    """Entry for one server in one file of the map."""
 
     raw: Mapping[str, Any]
     origin: str
@@ -144,7 +144,7 @@ class _File:
         self._fault = ""
         self._read: tuple[Signature | None, dict[str, _FileEntry]] = (None, {})
         self._content: tuple[Path, Signature | None] | None = None
-        """Path and signature of the content, if the file holds a content id instead of the map."""
+        """Path and signature of the content store's file, if this file contains a content id instead of the map."""
 
     def read(self) -> dict[str, _FileEntry]:
         """Return the entries by server id; the same object until the file changes."""
@@ -191,7 +191,7 @@ class _File:
         return found
 
     def _read_by_content_id(self, text: str) -> Any:
-        """Return the map whose content id the file holds (T1.3)."""
+        """Return the map with the content id *text*, which is all that the file contains."""
         self._content = (self._path, None)  # Content that is missing may appear without a change of this file.
         try:
             data, path = contents.find(text, self._contents, MAX_FILE)
@@ -215,7 +215,7 @@ class _File:
 
 
 def too_many(origin: str, makers: Sequence[str]) -> str:
-    """Return a message if *makers*, the ids of entries in *origin* that define servers, are too many; else empty."""
+    """Return an error message if the file *origin* defines too many servers, *makers* by id; else empty."""
     if len(makers) <= MOST_SERVERS:
         return ""
     return (
@@ -225,18 +225,18 @@ def too_many(origin: str, makers: Sequence[str]) -> str:
 
 
 def layers(paths: Paths, scope: Scope) -> list[tuple[list[Path], Path]]:
-    """Return the places of *scope*'s map by rising precedence: files, and a directory of files that follow them."""
+    """Return the layers of the map for *scope*, lowest precedence first: files, then a directory of further files."""
     own = [([paths.user.mcps], paths.user.mcps_dir)] if scope is Scope.USER else []
     return [([paths.vendor_mcps, paths.system.mcps], paths.system.mcps_dir), *own]
 
 
 def files_in(directory: Path) -> list[Path]:
-    """Return the files of the map in *directory* by rising precedence. Raises OSError."""
+    """Return the files of the map in *directory*, lowest precedence first. Raises OSError."""
     return sorted(path for path in directory.iterdir() if path.suffix == ".json" and path.name[0] != ".")
 
 
 class McpsMap:
-    """The map as one scope sees it. Thread-safe."""
+    """The mcps map of one scope. Thread-safe."""
 
     def __init__(self, paths: Paths, scope: Scope) -> None:
         # Content that the administrator's files name is only read from directories that users cannot write.
@@ -252,7 +252,7 @@ class McpsMap:
         """Changes whenever :meth:`refresh` finds a difference."""
 
     def refresh(self) -> None:
-        """Read the files that changed."""
+        """Read the files that changed since the last call."""
         with self._lock:
             found = [layer.read() for layer in self._layers]
             flat = [part for layer in found for part in layer]
@@ -263,7 +263,7 @@ class McpsMap:
             self.version += 1
 
     def entry(self, server_id: str) -> ServerEntry:
-        """Return the effect on *server_id* as of the last :meth:`refresh`; the same object until it changes."""
+        """Return the map's effect on *server_id* as of the last :meth:`refresh`; the same object until it changes."""
         return self._entries.get(server_id, NO_ENTRY)
 
     def definition(self, server_id: str, scope: Scope) -> Definition:
@@ -278,7 +278,7 @@ class McpsMap:
             return known
 
     def servers(self) -> Mapping[str, Scope]:
-        """Return the servers that entries define without a script file, with the scope of their files."""
+        """Return the servers that only the map defines, without a script file, with the scope of the defining files."""
         with self._lock:
             if self._servers is None:
                 self._servers = dict(self._made())
@@ -313,7 +313,7 @@ class McpsMap:
 
 
 class _Files:
-    """The files of one layer by rising precedence."""
+    """The files of one layer of the map, lowest precedence first."""
 
     def __init__(self, first: Iterable[Path], directory: Path, contents: Sequence[Path]) -> None:
         self.first = [_File(path, contents) for path in first]
@@ -346,9 +346,9 @@ class _Files:
 
 
 def _combined(server_id: str, layers: list[list[_FileEntry]], defining: int | None = None) -> Definition:
-    """Return the combined effect of *layers*, the system's first.
+    """Return the combined effect of the entries for *server_id* in *layers*, the system's layer first.
 
-    *defining* is the number of the layer that defines a script server; None for an installed server.
+    *defining* is the index of the layer that defines a script server; None for an installed server.
     """
     entries: list[McpsEntry] = []
     disabled = ""

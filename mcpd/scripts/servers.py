@@ -40,9 +40,9 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _SLOW_READ: Final = 0.25
-"""Seconds after which the inspection of a script is saved at once."""
+"""An inspection that took longer than this is saved at once, in seconds."""
 _SAVE_INTERVAL: Final = 1.0
-"""Seconds between two saves of the other inspections while scripts are read."""
+"""Minimum time between saves of faster inspections during a scan, in seconds."""
 _NO_SIGNATURE: Final[Signature] = (-1, -1, -1, -1)
 
 
@@ -51,17 +51,17 @@ class Script:
     """An inspected script."""
 
     id: str
-    """Its printable id; if that is invalid, ``found.problem`` says so."""
+    """Printable form of the server id; if the id is invalid, ``found.problem`` says so."""
     path: Path
     """Path with symlinks resolved."""
     root: Path
-    """The directory that lists the script; a symlink may lead out of it."""
+    """The directory in which the script was found; ``path`` is outside it if the script is a symlink."""
     kind: ScriptKind
     sha256: str
     """Digest of its content, hexadecimal; empty if it cannot be read."""
     found: Inspection
     is_content: bool = False
-    """True if an entry names the script by its content, so that it cannot change."""
+    """True if an entry of the mcps map names the script by content id, so that it cannot change."""
 
     @property
     def key(self) -> str:
@@ -74,7 +74,7 @@ def _key(kind: ScriptKind, digest: str) -> str:
 
 
 class Inspections:
-    """Cache of inspections by content, kept in a file so that a restart inspects nothing twice."""
+    """Cache of inspections by content, kept in a file, so that a restart does not inspect the same scripts again."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -93,7 +93,7 @@ class Inspections:
                 self._load()
             known = self._known.get(key)
         if known is None:
-            # Without the lock, so that callers with cached scripts do not wait for a shell to read this one.
+            # Release the lock, so that callers with cached scripts do not wait until this one is inspected.
             began = time.monotonic()
             known = inspect(data, kind)
             took = time.monotonic() - began
@@ -106,7 +106,7 @@ class Inspections:
         return digest, known
 
     def save(self, used: Iterable[Script]) -> None:
-        """Write the file with the inspections of *used*, if anything changed."""
+        """Write the inspections of the scripts *used* to the file, if anything changed, and forget all others."""
         with self._lock:
             if not self._changed:
                 return
@@ -115,7 +115,7 @@ class Inspections:
         self._write()
 
     def _write(self) -> None:
-        """Write the file, so that a scan that is cut short continues at the next start."""
+        """Write the file, so that the next start continues an interrupted scan."""
         with self._lock:
             self._changed, self._written = False, time.monotonic()
             kept = {key: list(astuple(found)) for key, found in self._known.items()}
@@ -146,7 +146,7 @@ class Inspections:
 
 
 def _interpreter_version() -> str:
-    """Return the version that the cache depends on: a syntax error in one Python may be none in the next."""
+    """Return the version of cache and Python: a syntax error in one Python version may be valid in the next."""
     return f"3 {sys.version}"
 
 
@@ -166,7 +166,7 @@ class ScriptDirectory:
         self._cache: dict[str, tuple[Signature, Script]] = {}
         self._fault = ""
         self.hidden: dict[str, Path] = {}
-        """Files of the last scan that are ignored because another one has the same stem."""
+        """Files that the last scan ignored because another file has the same stem, by id."""
 
     def scan(self) -> dict[str, Script]:
         """Return the scripts by printable id."""
@@ -214,7 +214,7 @@ class ScriptDirectory:
             return self._broken(name, f"{path}: {error.message}")
         except Exception as error:  # noqa: BLE001 -- a boundary: one script must not hide the others
             return self._broken(name, f"{path}: internal error while reading it; see the journal", error)
-        # A file too new to distinguish from the next edit must not count as unchanged.
+        # A file that changed just now must be read again: the next edit could leave the same signature.
         return self._kept(name, now if settled(status) else _NO_SIGNATURE, script)
 
     def _kept(self, name: str, now: Signature, script: Script) -> Script:
@@ -226,7 +226,7 @@ class ScriptDirectory:
         return script
 
     def _broken(self, name: str, problem: str, fault: Exception | None = None) -> Script:
-        """Return a broken script, which is read again at each scan; an internal error *fault* is logged once."""
+        """Return a script with *problem*, which each scan reads again; an internal error *fault* is logged once."""
         known = self._cache.get(name)
         if fault is not None and (known is None or known[1].found.problem != problem):
             _log.error("%s", printable(problem), exc_info=fault)
@@ -269,7 +269,7 @@ class ScriptLayer:
 
 @dataclass(frozen=True, slots=True)
 class ScriptFile:
-    """The origin of a script server."""
+    """The script of a script server, and the places of the content that it uses."""
 
     path: Path | None
     """None for an entry of the mcps map that has no script."""
@@ -293,14 +293,14 @@ class ScriptServer:
     """None if the server is broken."""
     problem: str
     document: dict[str, Any] = field(repr=False)
-    """The manifest as it was generated."""
+    """The generated manifest."""
 
 
 _CachedServer: TypeAlias = "tuple[Script | None, Definition, ScriptServer]"
 
 
 class ScriptServers:
-    """The script servers as one scope sees them. Thread-safe."""
+    """All script servers that are visible in one scope. Thread-safe."""
 
     def __init__(self, paths: Paths, scope: Scope, mcps: McpsMap) -> None:
         self._mcps = mcps
@@ -327,8 +327,8 @@ class ScriptServers:
     def scan(self, *, wait: bool = True) -> dict[str, ScriptServer]:
         """Return all script servers by id. The mcps map has to be refreshed first.
 
-        A scan in another thread can take long if scripts are new. Without *wait*, the last result is returned during
-        that time, which is empty before the first scan.
+        If another thread is scanning, which can take long for new scripts, this call waits for it. Without *wait*, it
+        returns the last result instead, which is empty before the first scan.
         """
         if not self._lock.acquire(blocking=wait):
             return self._scanned or {}
@@ -363,11 +363,11 @@ class ScriptServers:
         self._by_content = {key: stored for key, stored in self._by_content.items() if key in named}
         stored = (script for _, script in self._by_content.values())
         self._inspections.save(chain(stored, *(directory.scripts() for _, directory in self._layers)))
-        # By printable id: a key of the map may be invalid.
+        # Key the result by printable id, because a key of the map may be invalid.
         return {each[2].id: each[2] for each in made.values()}
 
     def clash(self, server_id: str, *, installed: bool) -> str:
-        """Return a message that names the script ignored because a server or another script has its id; else empty."""
+        """Return a message about a script that is ignored because another server or script has its id; else empty."""
         hidden = self._files.get(server_id) if installed else self._hidden.get(server_id)
         return f"{hidden} has the same id and is not used; rename one of them" if hidden is not None else ""
 
@@ -381,7 +381,7 @@ class ScriptServers:
         return script, definition, self._found(server_id, layer, script, definition)
 
     def _from_contents(self, server_id: str, cid: str, directories: tuple[Path, ...]) -> Script:
-        """Return the script that an entry names by its content; read again only if its file changed."""
+        """Return the script with the content id *cid*, which an entry names; read again only if its file changed."""
         before, known = self._by_content.get((server_id, cid), (None, None))
         if known is not None and before is not None and settled_signature(known.path) == before:
             return known
@@ -410,7 +410,7 @@ class ScriptServers:
             raise InvalidManifest(
                 f"the content is not stored, only contained in its id {cid}; 'mcpctl mcps build' stores it"
             )
-        # A symlink is not followed: the files beside its target are not the server's.
+        # Do not follow a symlink: the files next to its target do not belong to the server.
         root = path.parent.resolve()
         path = root / path.name
         signed = settled_signature(path)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """Summary, version and syntax check of a Python script; also a program, for scripts that may take long to parse.
 
-The program is started by path and imports nothing of mcpd, as imports are most of its cost. It reads the script from
-standard input and writes the result of :func:`read` as JSON.
+The program is started by path and imports nothing from mcpd, because imports take most of its run time. It reads the
+script from standard input and writes the result of :func:`read` as JSON.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ import sys
 import warnings
 
 SUMMARY = 200
-"""Characters of a summary."""
+"""Maximum length of a summary, in characters."""
 TOO_DEEP = "1: the script is nested too deeply"
 
 
 def read(data: bytes) -> tuple[str, str, str]:
-    """Return summary, version and problem of the script *data*; with a problem the others are empty."""
+    """Return summary, version and problem of the script *data*; if there is a problem, the first two are empty."""
     try:
         with warnings.catch_warnings():
             # Ignore warnings about the script, such as those about "\d".
@@ -38,7 +38,7 @@ def first_line(text: str) -> str:
 
 
 def printable(text: str) -> str:
-    """Return *text* without control characters for terminals."""
+    """Return *text* with all unprintable characters, such as terminal escapes, replaced with spaces, and stripped."""
     return "".join(c if c.isprintable() else " " for c in text).strip()
 
 
@@ -62,7 +62,7 @@ def _version(tree: ast.Module) -> str:
 def _was_short(of: int) -> bool:
     """Return whether this process came close to the memory limit *of*, in bytes.
 
-    The parser raises the same error for lack of memory and for too deep nesting.
+    The parser raises the same error for lack of memory and for code that is nested too deeply.
     """
     with open("/proc/self/status", encoding="ascii", errors="replace") as file:  # noqa: PTH123 -- nothing else is loaded
         peak = next((line.split()[1] for line in file if line.startswith("VmPeak:")), "0")
