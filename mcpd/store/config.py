@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 MANIFEST: Final = "manifest.json"
 MAX_VALUE: Final = 64 * 1024
-"""Bytes of one value as JSON."""
+"""Maximum size of one value as JSON, in bytes."""
 
 _WORDS: Final = {
     "true": True,
@@ -47,10 +47,10 @@ _WORDS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Configuration:
-    """Public configuration of a server."""
+    """Configuration of a server, without the values of secrets."""
 
     values: dict[str, JsonValue]
-    """Default < system < user; sensitive values are absent."""
+    """Values by key, without sensitive ones; the user's take precedence over the system's, then over defaults."""
     secrets_set: list[str]
     """Keys of the sensitive values that are set."""
     missing: list[ConfigProperty]
@@ -66,7 +66,7 @@ def merge(manifest: Manifest, layers: Iterable[Mapping[str, JsonValue]]) -> dict
 
 
 def public(manifest: Manifest, merged: Mapping[str, JsonValue], secret_keys: Iterable[str] = ()) -> Configuration:
-    """Return the public part of *merged*; *secret_keys* are sensitive values known to be set elsewhere."""
+    """Return the public part of *merged*; *secret_keys* are the keys of sensitive values that are stored elsewhere."""
     sensitive = {p.key for p in manifest.configurable_properties if p.sensitive}
     given = {key for key in sensitive if is_set(merged.get(key))} | (sensitive & set(secret_keys))
     missing = [
@@ -90,7 +90,7 @@ def for_manifest(manifest: Manifest, merged: Mapping[str, JsonValue]) -> dict[st
 
 
 def split(manifest: Manifest, values: Mapping[str, JsonValue]) -> tuple[dict[str, JsonValue], dict[str, JsonValue]]:
-    """Return *values* without the sensitive ones, and the sensitive ones."""
+    """Return *values* as two maps: the values that are not sensitive, and the sensitive ones that are set."""
     sensitive = {p.key for p in manifest.configurable_properties if p.sensitive}
     return (
         {key: value for key, value in values.items() if key not in sensitive},
@@ -99,7 +99,7 @@ def split(manifest: Manifest, values: Mapping[str, JsonValue]) -> tuple[dict[str
 
 
 def checked(manifest: Manifest, changes: Mapping[str, JsonValue | None]) -> dict[str, JsonValue]:
-    """Return *changes* with every value converted to the type of its property; None, which unsets, stays.
+    """Return *changes* with every value converted to the type of its property; None, which unsets a value, is kept.
 
     Raises :class:`~mcpd.errors.InvalidConfig` for unknown and sensitive keys and for invalid values.
     """
@@ -107,7 +107,7 @@ def checked(manifest: Manifest, changes: Mapping[str, JsonValue | None]) -> dict
 
 
 def checked_secret(manifest: Manifest, key: str, value: str | None) -> JsonValue:
-    """Return *value* converted to the type of the sensitive property *key*; None stays.
+    """Return *value* converted to the type of the sensitive property *key*; None, which unsets it, is kept.
 
     Raises :class:`~mcpd.errors.InvalidConfig`.
     """
@@ -118,9 +118,9 @@ def checked_secret(manifest: Manifest, key: str, value: str | None) -> JsonValue
 
 
 def find_property(manifest: Manifest, key: str) -> ConfigProperty | None:
-    """Return the property *key*; None for a key that is only in the ``config`` of another tool's manifest.
+    """Return the property *key*; None for a key that is not declared but has a value in the manifest's ``config``.
 
-    Raises :class:`~mcpd.errors.InvalidConfig` that lists the known keys.
+    Raises :class:`~mcpd.errors.InvalidConfig`, which lists the known keys, for an unknown key.
     """
     found = manifest.property(key)
     if found is None and key not in manifest.config:
@@ -256,7 +256,7 @@ def origin_of(manifest: Manifest) -> dict[str, Any]:
 
 
 def with_pin(document: dict[str, Any], *, pinned: bool) -> dict[str, Any]:
-    """Return *document* with its server pinned or not."""
+    """Return the manifest *document* with the pin of its server set or removed."""
     found = document.get("origin")
     origin = found if isinstance(found, dict) else {}
     if (origin.get("pinned") is True) == pinned:
@@ -265,7 +265,7 @@ def with_pin(document: dict[str, Any], *, pinned: bool) -> dict[str, Any]:
 
 
 def dump(document: dict[str, Any]) -> bytes:
-    """Return the content of the file for *document*."""
+    """Return the manifest *document* as the content of its file."""
     return dump_json(document)
 
 
@@ -282,7 +282,7 @@ def remove_secrets(path: Path, server_id: str) -> None:
 
 
 class ValueFiles:
-    """Files ``<directory>/<id>.json``, each a map of keys to values. Takes valid ids only."""
+    """Values of servers in files ``<directory>/<id>.json``, each a map of keys to values. Server ids must be valid."""
 
     def __init__(self, directory: Path, *, mode: int, directory_mode: int, own: bool = True) -> None:
         """*own* is False for files of another scope, which this process may not be allowed to read."""
@@ -316,7 +316,7 @@ class ValueFiles:
         return values
 
     def stage(self, server_id: str, values: dict[str, Any]) -> Staged:
-        """Prepare to write *values* for *server_id*."""
+        """Return a staged file with *values* for *server_id*, which the caller commits."""
         make_directory(self.directory, self._directory_mode)
         return Staged(self.path(server_id), dump_json(values), self._mode)
 
@@ -339,7 +339,7 @@ class ValueFiles:
                 raise from_oserror(error, f"removing {path}") from error
 
     def signature(self, server_id: str) -> Signature | None:
-        """Return the signature of the file of *server_id*, which changes with it; None if it is missing."""
+        """Return a signature that changes whenever the file of *server_id* changes; None if the file is missing."""
         try:
             status = self.path(server_id).stat()
         except OSError:

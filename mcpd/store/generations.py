@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Generations of servers and the links to them: ``installed/<id>`` → ``../generations/<id>/<n>``."""
+"""Generations of servers, and the symlinks to the active ones: ``installed/<id>`` → ``../generations/<id>/<n>``."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Generation:
-    """One version of a server in its final place, being built until it is activated or discarded."""
+    """A generation that is being built in its final directory, until it is activated or discarded."""
 
     server_id: str
     number: int
@@ -38,7 +38,7 @@ class Generation:
 
 @contextmanager
 def tolerant_cleanup(path: Path) -> Iterator[None]:
-    """Log errors of cleaning up *path*, left by a killed process, so that they do not keep mcpd from starting."""
+    """Log errors in cleaning up *path* after a killed process instead of raising them, so that mcpd can start."""
     try:
         yield
     except (McpdError, OSError) as error:
@@ -54,17 +54,20 @@ class Marker(StrEnum):
     """Name of a marker: a symlink next to the generations of a server whose target is a generation number."""
 
     HELD = "held"
-    """The pending update. Without effect once its number, or a higher one, is active.
+    """Marks the pending update; ignored once that generation or a newer one is active.
 
-    If the generation is gone, it is the last number that was held: it is not used again, because somebody could still
-    approve it.
+    The marker stays if the pending update is removed, so that its number is not used again: somebody could still
+    approve that number.
     """
     BEFORE = "before"
-    """The previously active generation, while the active one is on trial."""
+    """Marks the previously active generation, while the active one is on trial."""
 
 
 def read_marker(directory: Path, marker: Marker) -> int | None:
-    """Return the generation number that *marker* in *directory*, that of a server, points to; it may be gone."""
+    """Return the generation number that *marker* points to, even if that generation is gone; None if not set.
+
+    *directory* contains the generations of one server.
+    """
     try:
         target = directory.joinpath(marker).readlink()
     except OSError:
@@ -73,13 +76,13 @@ def read_marker(directory: Path, marker: Marker) -> int | None:
 
 
 def set_marker(directory: Path, marker: Marker, number: int) -> None:
-    """Point *marker* at generation *number*."""
+    """Point *marker* in *directory* to generation *number*."""
     with Staged(directory / marker, str(number)) as staged:
         staged.commit()
 
 
 def remove_marker(directory: Path, marker: Marker) -> None:
-    """Remove *marker*."""
+    """Remove *marker* from *directory*, if it exists."""
     try:
         with suppress(FileNotFoundError):
             directory.joinpath(marker).unlink()
@@ -92,15 +95,15 @@ _BUILD_MARKER: Final = re.compile(r"\.([0-9]+)~building", re.ASCII)
 
 
 class BuildMarkers:
-    """Marker files of the generations that are being built, by this or another process."""
+    """Marker files of the generations that are being built, each locked by the process that builds the generation."""
 
     def __init__(self, generations: Path) -> None:
         self._generations = generations
         self._own: dict[tuple[str, int], int] = {}
-        """Descriptors of the files that this process has locked."""
+        """Descriptors of the files that this process has locked, by server id and generation number."""
 
     def begin(self, server_id: str, number: int) -> None:
-        """Mark the generation as being built by this process. Raises OSError; then call :meth:`end`."""
+        """Mark a generation as being built by this process. Raises OSError, after which :meth:`end` must be called."""
         descriptor = os.open(
             self._file(server_id, number), os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600
         )
@@ -128,11 +131,11 @@ class BuildMarkers:
         return self._file(server_id, number).exists()
 
     def is_own(self, server_id: str, number: int) -> bool:
-        """Return whether this process builds the generation."""
+        """Return whether this process is building the generation."""
         return (server_id, number) in self._own
 
     def is_alive(self, server_id: str, number: int) -> bool:
-        """Return whether a living process builds the generation."""
+        """Return whether any running process is building the generation."""
         return self.is_own(server_id, number) or self._is_locked(server_id, number)
 
     def _is_locked(self, server_id: str, number: int) -> bool:
@@ -163,7 +166,7 @@ _TOOLS: Final = re.compile(r"([0-9]+)\.tools\.json", re.ASCII)
 
 
 def catalog_path(generation: Path) -> Path:
-    """Return the path of the tool catalog next to the directory *generation*, away from the files of the server."""
+    """Return the path of the tool catalog of *generation*: next to its directory, which has the server's files only."""
     return generation.with_name(f"{generation.name}.tools.json")
 
 
@@ -182,24 +185,24 @@ class Tree:
         return self._layout.installed
 
     def directory(self, server_id: str, number: int) -> Path:
-        """Return the real directory of a generation."""
+        """Return the directory of a generation, whether it exists or not."""
         return self._layout.generations / server_id / str(number)
 
     def numbers(self, server_id: str) -> list[int]:
-        """Return the finished generations, oldest first, without the pending update."""
+        """Return the numbers of the finished generations, oldest first, without the pending update."""
         active, held = self.active(server_id), read_marker(self._server_directory(server_id), Marker.HELD)
         numbers = [n for n in self._numbers(server_id) if n != held or n == active]
         return [n for n in numbers if not self._builds.is_marked(server_id, n)]
 
     def held(self, server_id: str) -> int | None:
-        """Return the number of the pending update."""
+        """Return the generation number of the pending update; None if there is none."""
         number = read_marker(self._server_directory(server_id), Marker.HELD)
         if number is None or number <= (self.active(server_id) or 0):
             return None
         return number if self.directory(server_id, number).is_dir() else None
 
     def active(self, server_id: str) -> int | None:
-        """Return the number of the generation that ``installed/<id>`` points to."""
+        """Return the number of the generation that ``installed/<id>`` points to; None if it is not such a symlink."""
         try:
             target = self.installed.joinpath(server_id).readlink()
         except OSError:
@@ -208,12 +211,12 @@ class Tree:
         return int(target.name) if own and target.name.isdecimal() else None
 
     def create(self, server_id: str) -> Generation:
-        """Create an empty directory for a new generation: marked, locked, and readable by its owner only."""
+        """Create an empty directory for a new generation, marked as being built and accessible to its owner only."""
         for directory in (self.installed.resolve(), self._layout.generations, self._layout.generations / server_id):
             make_directory(directory)
         taken = [*self._numbers(server_id), read_marker(self._server_directory(server_id), Marker.HELD) or 0]
         replaced = self.installed / server_id
-        # A plain directory of another tool becomes the generation before this one.
+        # Leave a number for a plain directory of another tool, which becomes the generation before this one.
         number = max(taken, default=0) + (2 if replaced.is_dir() and not replaced.is_symlink() else 1)
         try:
             self._builds.begin(server_id, number)
@@ -227,7 +230,7 @@ class Tree:
         return Generation(server_id, number, path)
 
     def publish(self, server_id: str, number: int) -> None:
-        """Make the generation readable by everybody: another account may run the server."""
+        """Make the generation readable by all users, because the server may run under another account."""
         path = self.directory(server_id, number)
         try:
             path.chmod(0o755)
@@ -239,10 +242,10 @@ class Tree:
         self._builds.end(server_id, number)
 
     def hold(self, server_id: str, number: int) -> None:
-        """Make the complete, inactive generation the pending update, and remove the one before."""
+        """Make a complete, inactive generation the pending update, and remove the previous pending update."""
         older = self.held(server_id)
         if older is not None and older != number:
-            # Without the marker "held" it must not look like a target of a rollback.
+            # Once the marker "held" has moved on, the older update must not look like a target of a rollback.
             self._mark_as_unfinished(server_id, older)
         set_marker(self._server_directory(server_id), Marker.HELD, number)
         self.finish(server_id, number)
@@ -254,7 +257,7 @@ class Tree:
         remove_marker(self._server_directory(server_id), Marker.HELD)
 
     def begin_trial(self, server_id: str) -> None:
-        """Let :meth:`recover` go back to the active generation unless the next one passes its trial."""
+        """Mark the active generation as the one to return to unless the next one passes its trial."""
         before = self.active(server_id)
         if before is not None:
             set_marker(self._server_directory(server_id), Marker.BEFORE, before)
@@ -275,11 +278,11 @@ class Tree:
             self.end_trial(server_id)
 
     def end_trial(self, server_id: str) -> None:
-        """Remove the marker of the generation before."""
+        """Remove the marker of the previously active generation."""
         remove_marker(self._server_directory(server_id), Marker.BEFORE)
 
     def interrupted_trials(self) -> Iterator[tuple[str, int]]:
-        """Yield ids of servers whose trial was interrupted, with the number of the generation before."""
+        """Yield the ids of servers whose trial was interrupted, with the number of the previously active generation."""
         for server_id in _names(self._layout.generations):
             before = (
                 read_marker(self._server_directory(server_id), Marker.BEFORE)
@@ -316,7 +319,7 @@ class Tree:
         aside = path.with_name(f".{number}.{secrets.token_hex(6)}{TEMP_MARK}")
         try:
             with suppress(FileNotFoundError):
-                # Renamed first: partly removed it must not look like a target of a rollback.
+                # Rename it first: a partly removed generation must not look like a target of a rollback.
                 path.rename(aside)
                 remove_tree(aside)
             remove_tree(catalog_path(path))
@@ -326,11 +329,11 @@ class Tree:
         self._tidy(server_id)
 
     def link(self, server_id: str, number: int) -> Staged:
-        """Prepare to make the generation the active one."""
+        """Return a staged symlink that, when committed, makes the generation active."""
         return Staged(self.installed / server_id, f"../{self._layout.generations.name}/{server_id}/{number}")
 
     def activate(self, server_id: str, staged: Staged) -> None:
-        """Put the link of :meth:`link` in place; a plain directory that is there becomes a generation."""
+        """Put *staged*, the symlink from :meth:`link`, in place; a plain directory there becomes a generation."""
         place = self.installed / server_id
         if place.is_symlink() or not place.is_dir():
             staged.commit()
@@ -344,7 +347,7 @@ class Tree:
         self._adopt(server_id, replaced)
 
     def _adopt(self, server_id: str, replaced: Path) -> None:
-        """Keep a plain directory as a generation, without the secrets that other tools leave in manifests."""
+        """Turn the plain directory *replaced* into a generation, and remove secrets that its manifest contains."""
         taken = set(self._numbers(server_id))
         newest = max(taken, default=1)
         number = next((n for n in range(newest - 1, 0, -1) if n not in taken), newest + 1)
@@ -368,9 +371,9 @@ class Tree:
                 _log.warning("%s", error.message)
 
     def previous(self, server_id: str, number: int | None) -> int:
-        """Return the generation to go back to: *number*, or the newest before the active one.
+        """Return the generation number for a rollback: *number* or, if None, the newest before the active one.
 
-        Raises :class:`~mcpd.errors.NotFound`.
+        Raises :class:`~mcpd.errors.NotFound` if there is no such generation.
         """
         active = self.active(server_id)
         kept = [
@@ -391,7 +394,7 @@ class Tree:
         return number
 
     def detach(self, server_id: str, *, keep_config: bool) -> Path:
-        """Rename ``installed/<id>`` in one step; the new name records what :meth:`removals` has to finish."""
+        """Rename ``installed/<id>`` and return the new path, whose name tells :meth:`removals` what to finish."""
         place = self.installed / server_id
         aside = place.with_name(f".{'keep' if keep_config else 'drop'}.{server_id}.{secrets.token_hex(6)}~removed")
         try:
@@ -415,7 +418,7 @@ class Tree:
         self._tidy(server_id)
 
     def recover(self) -> list[str]:
-        """Undo or finish incomplete changes, except removals; return ids whose first installation was interrupted."""
+        """Undo or finish incomplete changes, except removals; return servers whose first installation was cut off."""
         for name in _names(self.installed):
             if match := TEMP_NAME.fullmatch(name):
                 with tolerant_cleanup(self.installed / name):
@@ -486,7 +489,7 @@ class Tree:
                     remove_tree(directory / name)
 
     def _relink(self, server_id: str) -> None:
-        """Point the link at the newest generation if the active one is gone."""
+        """Point ``installed/<id>`` to the newest generation if the active one is gone."""
         active = self.active(server_id)
         if active is None or self.directory(server_id, active).is_dir():
             return

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The servers of each layer, and all layers as one scope sees them.
+"""The servers of each layer, and the combined view of all layers that one scope reads.
 
-A layer is read from ``index.json`` and by scan, in every layout that other tools use.
+A layer is read from its ``index.json`` and by scanning its directory, in every layout that other tools use.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _log = logging.getLogger(__name__)
 
 
 class IndexFile:
-    """Index of one layer; if it is missing, only the scan counts."""
+    """The ``index.json`` of one layer; without it, servers are found only by scanning the directory."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -81,7 +81,7 @@ class IndexFile:
         return Index()
 
     def stage(self, index: Index) -> Staged:
-        """Prepare to write *index*; a broken file is first copied to ``*.broken``."""
+        """Return a staged file with *index*; a broken existing file is first copied to ``*.broken``."""
         if self.fault:
             self._keep_broken()
         return Staged(self.path, dump_json(index.to_json()))
@@ -99,7 +99,7 @@ class Kind(Enum):
     MANAGED = auto()
     """A symlink to a generation."""
     DIRECTORY = auto()
-    """A plain directory, made by another tool."""
+    """A plain directory, created by another tool."""
     LINKED = auto()
     """A directory elsewhere, named by a symlink or by the index; never written."""
     EMBEDDED = auto()
@@ -107,7 +107,7 @@ class Kind(Enum):
     VENDOR = auto()
     """A directory of the read-only vendor layer."""
     SCRIPT = auto()
-    """A script, or an entry of the mcps map; its manifest is in no file."""
+    """A script, or an entry of the mcps map, without a manifest file."""
     NOTHING = auto()
     """An index pointer to a missing file, or a key that is not a valid id."""
 
@@ -165,13 +165,13 @@ class InstalledServer:
     values: tuple[Signature | None, ...] = ()
     """Signatures of the files with its values and secrets."""
     script: ScriptFile | None = None
-    """The script, for a script server; its manifest is in no file."""
+    """The script of a script server; None for other servers."""
     manifest_path: Path | None = None
     """The manifest file, which may be outside ``directory``; None for a script server."""
     clash: str = ""
     """Message about a script that is ignored because it has the same id; else empty."""
     pending: str = ""
-    """Version of the pending update; empty if there is none or it has none."""
+    """Version of the pending update; empty if there is no pending update, or if it has no version."""
     pending_generation: int = 0
     """Generation number of the pending update; 0 if there is none."""
 
@@ -226,7 +226,7 @@ class Layer:
     def held(self, found: LayerServer) -> tuple[int, str]:
         """Return the generation number and version of the pending update of *found*; 0 and empty if there is none.
 
-        The version is also empty if the update has none.
+        The version is also empty if the update does not state one.
         """
         if self._generations is None or not ID_PATTERN.fullmatch(found.id):
             return 0, ""
@@ -252,7 +252,7 @@ class Layer:
         return self.index.read() if self.index is not None else Index()
 
     def _names(self) -> set[str]:
-        """Return the names that may be servers; a leading dot marks an incomplete directory, which is left out."""
+        """Return the names that may be servers; names with a leading dot, of incomplete directories, are left out."""
         try:
             with os.scandir(self.root) as entries:
                 return {
@@ -371,7 +371,7 @@ class Layer:
 
 
 def _waiting(home: Path) -> tuple[int, str]:
-    """Return generation number and version of the pending update below *home*."""
+    """Return number and version of the pending update in *home*, the directory of a server's generations."""
     number = read_marker(home, Marker.HELD)
     if number is None:
         return 0, ""
@@ -384,7 +384,7 @@ def _waiting(home: Path) -> tuple[int, str]:
 
 
 def migrate_index(view: View) -> None:
-    """Write a ``manifest.json`` for every server of an older index, then replace it with one with pointers.
+    """Replace an index of the older form with pointers, after writing a ``manifest.json`` for each of its servers.
 
     The caller holds the lock. If interrupted, the old index still applies and the manifests agree with it.
     """
@@ -425,7 +425,7 @@ _OWN: Final = frozenset({Kind.MANAGED, Kind.DIRECTORY, Kind.EMBEDDED})
 
 
 class View:
-    """The layers by falling precedence, with the overlays and secrets applied to them."""
+    """The layers that one scope reads, highest precedence first, with their overlays and secrets."""
 
     def __init__(self, paths: Paths, scope: Scope) -> None:
         self.scope: Final = scope
@@ -434,7 +434,7 @@ class View:
             Layer("system", Scope.SYSTEM, paths.system.installed, paths.system.generations),
             Layer("vendor", Scope.SYSTEM, paths.vendor, None),
         ]
-        # Users read the values that the administrator set for vendor servers.
+        # Users may read this overlay: it has the administrator's values for vendor servers.
         overlays = [ValueFiles(paths.system.overlay, mode=0o644, directory_mode=0o755, own=scope is Scope.SYSTEM)]
         if scope is Scope.USER:
             layers.insert(0, Layer("user", Scope.USER, paths.user.installed, paths.user.generations))
@@ -442,7 +442,7 @@ class View:
         self.layers: Final = layers
         self.secrets: Final = ValueFiles(self.layout.secrets, mode=0o600, directory_mode=0o700)
         self.overlay: Final = overlays[-1]
-        """This scope's values for servers it does not own, and those kept of removed servers."""
+        """This scope's values for servers of other layers, and the kept values of removed servers."""
         self._overlays: Final = overlays
         self._valued: frozenset[str] = frozenset()
         """Ids of servers with values in an overlay or with secrets."""
@@ -456,11 +456,11 @@ class View:
         return self.layers[0]
 
     def all(self, *, edits: bool) -> list[InstalledServer]:
-        """Return every server once, sorted by id; without *edits*, scripts and the mcps map as last read."""
+        """Return every server once, sorted by id; without *edits*, scripts and the mcps map are not read again."""
         merged: dict[str, tuple[AnyLayer, LayerServer]] = {}
         for layer in self.layers:
             for server_id, found in layer.scan().items():
-                # A pointer to nothing hides no server of a lower layer.
+                # An index pointer to a missing file does not hide a server of a lower layer.
                 if server_id not in merged or merged[server_id][1].kind is Kind.NOTHING:
                     merged[server_id] = (layer, found)
         self._refresh_values()
@@ -498,7 +498,7 @@ class View:
         return nothing
 
     def show(self, layer: AnyLayer, found: LayerServer) -> InstalledServer:
-        """Return the public record of *found*, which was just found."""
+        """Return the public record of *found*, a result of :meth:`find`."""
         self._refresh_values()
         if found.script is None:
             self._mcps.refresh()
@@ -516,19 +516,19 @@ class View:
         return layer is self.own and found.kind in _OWN
 
     def values(self, layer: AnyLayer, found: LayerServer) -> list[dict[str, JsonValue]]:
-        """Return the public values of *found* by rising precedence. Raises :class:`~mcpd.errors.InvalidConfig`."""
+        """Return the public values of *found*, lowest precedence first. Raises :class:`~mcpd.errors.InvalidConfig`."""
         overlays = [self.overlay] if layer.scope is Scope.USER else self._overlays
         config = found.manifest.config if found.manifest is not None else {}
         return [config, *(overlay.read(found.id) for overlay in overlays)]
 
     def configuration(self, layer: AnyLayer, found: LayerServer) -> Configuration:
-        """Return the public configuration of *found*. Raises errors of reading it."""
+        """Return the public configuration of *found*. Raises :class:`~mcpd.errors.McpdError` if it cannot be read."""
         manifest = usable(found)
         merged = config.merge(manifest, self.values(layer, found))
         return config.public(manifest, merged, [*self.secrets.read(found.id), *found.exposed])
 
     def stage_index(self, *, add: Collection[str] = (), remove: Collection[str] = ()) -> Staged | None:
-        """Prepare an index with all present servers and *add*, but without *remove*.
+        """Return a staged index with all present servers and *add*, but without *remove*.
 
         Returns None if the file is already the same. An index of the older form must be migrated first.
         """
@@ -548,7 +548,7 @@ class View:
         return self.own.index.stage(new)
 
     def _from_script(self, made: ScriptServer) -> tuple[ScriptLayer, LayerServer]:
-        """Return layer and server of *made*; the same object as long as its script and its entry do not change."""
+        """Return the layer and the record of *made*; the record is the same object until *made* changes."""
         shown = self._shown.get(made.id)
         if shown is not None and shown[0].script is made:
             return made.layer, shown[0]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Activation, rollback and removal of servers, recovery of what a killed process left, and tool catalogs."""
+"""Activation, rollback and removal of servers, recovery after a killed process, and tool catalogs."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ Tools: TypeAlias = list[dict[str, Any]]
 
 
 class ToolFiles:
-    """Tool catalog files, one per generation: next to it if this scope may write there, otherwise in a cache."""
+    """Tool catalog files, one per generation: next to the generation if this scope may write there, else in a cache."""
 
     def __init__(self, cache: Path) -> None:
-        """*cache* is the directory for servers whose generations this scope does not write."""
+        """*cache* is the directory for tool catalogs of servers whose generations this scope does not write."""
         self._cache = cache
 
     def read(self, found: LayerServer) -> Tools | None:
@@ -44,7 +44,7 @@ class ToolFiles:
         return _load(self._cached(found), _origin(found)) if ID_PATTERN.fullmatch(found.id) else None
 
     def write(self, found: LayerServer, tools: Tools, *, own: bool) -> None:
-        """Store *tools*; *own* if the generation may be written."""
+        """Store *tools* as the tool catalog of *found*; *own* is True if this scope writes the generation."""
         managed = own and found.kind is Kind.MANAGED
         path = catalog_path(found.generation) if managed else self._cached(found)
         make_directory(path.parent)
@@ -100,7 +100,7 @@ _NOTHING: Final[Mapping[str, JsonValue]] = MappingProxyType({})
 
 
 class Lifecycle:
-    """Changes to the set of installed servers. Callers hold the lock."""
+    """Changes to the set of installed servers. Callers hold the write lock of the store."""
 
     def __init__(self, view: View, tree: Tree, tools: ToolFiles) -> None:
         self._view = view
@@ -108,7 +108,7 @@ class Lifecycle:
         self._tools = tools
 
     def activate(self, generation: Generation, manifest: Manifest, *, on_trial: bool) -> None:
-        """Make *generation* with *manifest* the active one; ``manifest.config`` overrides values set before.
+        """Make *generation* with *manifest* the active one; ``manifest.config`` overrides values set earlier.
 
         Unless *on_trial*, generations beyond the number to keep are removed.
         """
@@ -124,7 +124,7 @@ class Lifecycle:
             self._tree.prune(generation.server_id, replaced)
 
     def hold(self, generation: Generation, manifest: Manifest, tools: Tools | None) -> None:
-        """Keep *generation* as the pending update."""
+        """Keep *generation* as the pending update, with *manifest* and, if known, its tool catalog *tools*."""
         _check_manifest(generation, manifest)
         server_id, number = generation.server_id, generation.number
         if self._tree.active(server_id) == number:
@@ -190,7 +190,7 @@ class Lifecycle:
         write_atomic(path, config.dump(config.with_pin(config.load(path), pinned=pinned)))
 
     def _still_pinned(self, server_id: str, document: dict[str, Any]) -> dict[str, Any]:
-        """Return *document*, the manifest of another version, pinned if the server is."""
+        """Return *document*, the manifest of a new version, pinned if the installed server is pinned."""
         return config.with_pin(document, pinned=True) if self._pinned(server_id) else document
 
     def _pinned(self, server_id: str) -> bool | None:
@@ -214,7 +214,7 @@ class Lifecycle:
         given: Mapping[str, JsonValue] = _NOTHING,
         unset: Mapping[str, JsonValue] = _NOTHING,
     ) -> None:
-        """Make *number* the active generation; *given* values override those set before, *unset* ones fill gaps.
+        """Make generation *number* active: *given* values override those set earlier, *unset* ones fill gaps.
 
         All files are first written under temporary names, so that a full disk stops the change before its first step.
         """
@@ -244,7 +244,10 @@ class Lifecycle:
             _log.warning("%s", error.message)
 
     def _carried(self, server_id: str, otherwise: dict[str, JsonValue]) -> dict[str, JsonValue]:
-        """Return the values set so far, *otherwise* if they are unreadable, and those kept of an earlier install."""
+        """Return the values to carry over: those of the current manifest, or *otherwise* if that is unreadable.
+
+        Values in the overlay, which are kept from an earlier installation, take precedence.
+        """
         overlay = self._view.overlay.read(server_id)
         found = self._view.own.find(server_id)
         if found is None or not self._view.is_own(self._view.own, found):
@@ -297,7 +300,7 @@ class Lifecycle:
         try:
             self._forget(server_id)
         except NoSpace:
-            # The directory being removed may be what fills the disk.
+            # The disk may be full because of the directory that is being removed.
             if aside is None:
                 raise
             remove_tree(aside)
@@ -312,7 +315,7 @@ class Lifecycle:
                 staged.commit()
 
     def recover(self) -> None:
-        """Finish or undo changes of killed processes; see :mod:`mcpd.store.generations`."""
+        """Finish or undo changes that killed processes left incomplete."""
         for aside, server_id, keep_config in list(self._tree.removals()):
             _log.info("%s: finishing an interrupted removal", server_id)
             with tolerant_cleanup(aside):

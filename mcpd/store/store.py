@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class LaunchManifest:
-    """Manifest and values that a server is started with. Holds secrets: only for the server itself."""
+    """Manifest and values with which a server is started. Contains secrets, so only the server itself may get it."""
 
     manifest: Manifest
     """The public manifest."""
@@ -39,11 +39,11 @@ class LaunchManifest:
 
 
 def set_values(view: View, server_id: str, changes: Mapping[str, JsonValue | None]) -> None:
-    """Set values that are not sensitive; None unsets. The caller holds the lock."""
+    """Set values that are not sensitive; None unsets a value. The caller holds the lock."""
     layer, found = view.find(server_id)
     changes = config.checked(usable(found), changes)
     kept = view.secrets.read(found.id)
-    # A key that was sensitive in an earlier version of the server may still be here.
+    # A key that was sensitive in an earlier version of the server may still be among the secrets.
     secrets = {key: value for key, value in kept.items() if key not in changes}
     if view.is_own(layer, found):
         _write_own(view, found.id, changes, secrets, kept)
@@ -54,7 +54,7 @@ def set_values(view: View, server_id: str, changes: Mapping[str, JsonValue | Non
 
 
 def set_secret(view: View, server_id: str, key: str, value: str | None) -> None:
-    """Set a sensitive value; None unsets. The caller holds the lock."""
+    """Set the value of the sensitive property *key*; None unsets it. The caller holds the lock."""
     layer, found = view.find(server_id)
     change = {key: config.checked_secret(usable(found), key, value)}
     kept = view.secrets.read(found.id)
@@ -147,7 +147,7 @@ _Values: TypeAlias = "list[dict[str, JsonValue]]"
 
 
 class Store:
-    """One scope's view of all layers, and the only writer of its own.
+    """One scope's view of all layers, and the only writer of the scope's own layer.
 
     The user scope reads user > system > vendor and writes the user's layer; the system scope reads system > vendor,
     writes the system's and never reads a home directory. Methods block on the disk, briefly; those that write also wait
@@ -176,7 +176,7 @@ class Store:
         return self._view.show(*self._view.find(server_id))
 
     def edits(self) -> tuple[int, int]:
-        """Return version numbers of the mcps map and of the scripts, which anybody may edit; they change with them.
+        """Return version numbers of the mcps map and of the scripts, which change whenever somebody edits those files.
 
         Cheap unless there are new scripts, which are read.
         """
@@ -195,7 +195,7 @@ class Store:
         return found.manifest_path
 
     def problems(self) -> tuple[str, ...]:
-        """Return the faults of unreadable index files; their servers are found without them."""
+        """Return error messages about unreadable index files; their servers are found by scanning instead."""
         return tuple(layer.index.fault for layer in self._view.layers if layer.index is not None and layer.index.fault)
 
     def config(self, server_id: str) -> Configuration:
@@ -235,7 +235,7 @@ class Store:
         return merged
 
     def kept(self, server_id: str) -> dict[str, JsonValue] | None:
-        """Return the values stored outside the manifest of *server_id*, without secrets; None if there are neither."""
+        """Return the values, except secrets, stored outside the manifest; None if neither values nor secrets are."""
         shown, hidden = (files.read(server_id) for files in (self._view.overlay, self._view.secrets))
         return shown if shown or hidden else None
 
@@ -243,7 +243,7 @@ class Store:
         """Return the values set for *found*, whose manifest is *document*, in order of rising precedence."""
         exposed = {key: value for key, value in config.config_of(document).items() if key in found.exposed}
         layers = [*self._view.values(layer, found), self._view.secrets.read(found.id)]
-        # A value that another tool wrote into our manifest is newer than the stored secret.
+        # A value that another tool wrote into a manifest of this scope is newer than the stored secret.
         layers.insert(len(layers) if self._view.is_own(layer, found) else 0, exposed)
         return layers
 
@@ -262,7 +262,7 @@ class Store:
             set_secret(self._view, server_id, key, value)
 
     def set_pinned(self, server_id: str, pinned: bool) -> None:
-        """Make updates skip the server, or no longer skip it. This also holds for a pending update.
+        """Pin or unpin the server: updates skip a pinned server. This also applies to a pending update.
 
         Raises :class:`~mcpd.errors.NotFound`, :class:`~mcpd.errors.ReadOnly` for a server that this scope does not
         write, :class:`~mcpd.errors.InvalidManifest` for a broken one, and errors of writing.
@@ -302,7 +302,7 @@ class Store:
 
         A pending update that is older than the active generation is removed, too.
         """
-        # First, because if anything below failed, the next start would roll a good generation back.
+        # End the trial first: if a later step failed, the next start would otherwise roll back a good generation.
         self._tree.pass_trial(check_id(server_id))
         with self.lock():
             self._tree.drop_superseded(server_id)
@@ -318,9 +318,9 @@ class Store:
     def hold(self, generation: Generation, manifest: Manifest, tools: Tools | None = None) -> None:
         """Keep the complete, inactive *generation* as the pending update until :meth:`approve` or :meth:`drop_held`.
 
-        It is no target of a rollback, and it replaces an older pending update. *tools* is its tool catalog, if that is
-        not stored yet. Values in ``manifest.config`` apply at approval where none is set by then; sensitive ones are
-        set now.
+        It cannot be the target of a rollback, and it replaces an older pending update. *tools* is its tool catalog, if
+        that is not stored yet. On approval, values in ``manifest.config`` apply to properties that have no value by
+        then; sensitive ones are set now.
 
         Raises :class:`~mcpd.errors.NotFound` if the server is not installed in this scope, and errors of writing.
         """
@@ -334,8 +334,8 @@ class Store:
     def approve(self, server_id: str, number: int) -> InstalledServer:
         """Activate the pending update on trial until :meth:`prune`, with the current configuration.
 
-        Raises :class:`~mcpd.errors.NotFound` if there is none, :class:`~mcpd.errors.InvalidArgument` if it is not
-        *number*.
+        Raises :class:`~mcpd.errors.NotFound` if there is no pending update, and
+        :class:`~mcpd.errors.InvalidArgument` if it is not generation *number*.
         """
         with self.lock():
             self._lifecycle.approve(server_id, number)
@@ -344,7 +344,7 @@ class Store:
     def drop_held(self, server_id: str, number: int | None = None) -> None:
         """Remove the pending update, if there is one. Its number is not used again.
 
-        Raises :class:`~mcpd.errors.InvalidArgument` if it is not *number*, and errors of removing.
+        Raises :class:`~mcpd.errors.InvalidArgument` if it is not generation *number*, and errors of removing.
         """
         with self.lock():
             held = self._tree.held(check_id(server_id))
@@ -362,7 +362,7 @@ class Store:
         """Activate generation *number*, or the one before the active one; the configuration stays.
 
         With *keep_pin* the server stays pinned or unpinned, otherwise the pin of that generation applies. Raises
-        :class:`~mcpd.errors.NotFound` if there is none.
+        :class:`~mcpd.errors.NotFound` if there is no such generation.
         """
         with self.lock():
             self._lifecycle.rollback(server_id, number, keep_pin=keep_pin)
@@ -428,7 +428,7 @@ class Store:
         return self._tools.read_generation(self.generation_path(server_id, number), version)
 
     def lock(self) -> AbstractContextManager[None]:
-        """Exclude all other writers of this scope; reentrant.
+        """Return a context manager that excludes all other writers of this scope; reentrant.
 
         Raises :class:`~mcpd.errors.Busy`.
         """
