@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""URLs as clients read them, by the URL standard of the WHATWG, however they are spelled.
+"""URLs as clients read them, normalized according to the URL standard of the WHATWG.
 
 A URL that parsers read differently is doubtful: it could evade a policy that trusts one parser.
 """
@@ -50,7 +50,7 @@ class Address:
 
 
 def read_address(url: str, placeholder: str = "") -> Address:
-    """Return what *url* names; the client also substitutes what begins with *placeholder*. Never raises."""
+    """Return the location that *url* names; *placeholder* is how the client's placeholders begin. Never raises."""
     doubt = next((why for pattern, why in _DOUBTS if pattern.search(url)), "")
     if placeholder and placeholder in re.split(r"[?#]", url, maxsplit=1)[0]:
         doubt = doubt or "its url contains a placeholder"

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """Audit log of changes to configurations (``audit.jsonl``), one JSON object per line.
 
-A change that cannot be recorded fails.
+If a change cannot be recorded, the change fails.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 Outcome: TypeAlias = Literal["ok", "refused", "failed"]
 
 MAX_LOG: Final = 5 * 1024 * 1024
-"""Bytes after which a new log begins; the one before is kept as ``audit.jsonl.1``."""
+"""Size, in bytes, at which a new log is started; the previous one is kept as ``audit.jsonl.1``."""
 MAX_LINE: Final = 64 * 1024
-"""Bytes of one line; details that exceed it are replaced by their number."""
+"""Maximum size of one line, in bytes; details that exceed it are replaced with their number."""
 
 
 class Audit:
@@ -66,7 +66,7 @@ class Audit:
             "pid": os.getpid(),
         }
         with self._tree.lock():
-            # Under the lock, so that lines are in order.
+            # The time is taken under the lock, so that lines are in order.
             line = _line(event, timestamp(self._clock()), fields, details)
             self._append(self._tree.audit, line)
 
@@ -116,7 +116,7 @@ def _open(path: Path, directory: int) -> int:
 
 
 def _add(descriptor: int, line: bytes) -> bool:
-    """Append *line*, or nothing of it on a full disk; return True if it is the first."""
+    """Append *line*, or nothing if the disk is full; return True if it is the first line of the file."""
     size = os.fstat(descriptor).st_size
     if size and os.pread(descriptor, 1, size - 1) != b"\n":
         line = b"\n" + line  # a writer was killed within its line

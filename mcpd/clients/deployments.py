@@ -50,19 +50,19 @@ Status = Literal["none", "in-sync", "drifted", "file-missing", "unreadable"]
 
 @dataclass(frozen=True, slots=True)
 class Drift:
-    """The state of one file compared with its deployment. Names are those of servers."""
+    """Differences between one file and what was deployed into it, by names of servers."""
 
     file: Path | None
     """None if nothing is deployed to any file, or the file is not known."""
     deployed: bool
     missing: tuple[str, ...] = ()
-    """Deployed, and missing now."""
+    """Servers that were deployed but are missing now."""
     modified: tuple[str, ...] = ()
-    """Changed since their deployment."""
+    """Servers that were changed since their deployment."""
     extended: tuple[str, ...] = ()
-    """Extended since their deployment, which a later deployment keeps."""
+    """Servers with members added since their deployment; later deployments keep these."""
     unexpected: tuple[str, ...] = ()
-    """Others in the file."""
+    """Servers in the file that were not deployed."""
     status: Status = "none"
     problem: str = ""
 
@@ -81,7 +81,7 @@ class Drift:
 
 
 def compare(family: Family, file: Path, deployed: Mapping[str, JsonValue]) -> Drift:
-    """Return how *file* differs from what was *deployed* there; a file that cannot be read is ``unreadable``.
+    """Return how *file* differs from the entries *deployed* into it; a file that cannot be read is ``unreadable``.
 
     No deployment repairs such a file, so its problem asks for a repair by hand.
     """
@@ -112,12 +112,12 @@ def compare(family: Family, file: Path, deployed: Mapping[str, JsonValue]) -> Dr
 
 
 def unreadable(file: Path | None, fault: McpdError, way_out: str = "") -> Drift:
-    """Return the result if *fault* prevents comparing *file*, or any file of a client."""
+    """Return the result for a *file* that *fault* prevents from being compared; None stands for all of a client."""
     return Drift(file, deployed=True, status="unreadable", problem=fault.message + way_out)
 
 
 _TRIES: Final = 5
-"""Attempts for a file that its client keeps writing."""
+"""Attempts to replace a file that its client keeps writing."""
 _PAUSE: Final = 0.05
 """Seconds between attempts."""
 
@@ -144,7 +144,7 @@ class Deployments:
     def plan(
         self, family: Family, file: Path, entries: Mapping[str, JsonValue], *, take_over: Collection[str] = ()
     ) -> Plan:
-        """Return the plan to put *entries*, in the form of *family*, into *file*.
+        """Return the plan for writing *entries*, in the format of *family*, into *file*.
 
         Servers that the user added to the file stay, unless they are in *take_over*; servers that were deployed and are
         not in *entries* are removed. Members that were added to a deployed entry stay as well. Raises
@@ -159,7 +159,7 @@ class Deployments:
         return plans.make(family, file, entries, take_over, before, active.number if active else 0)
 
     def apply(self, plan: Plan, about: About, *, tree: Tree | None = None) -> Deployment:
-        """Carry out *plan*, and note it in *tree* for the server.
+        """Carry out *plan*, and record it in *tree* for the orchestration server.
 
         If anything but the servers has changed in the file in the meantime, the plan is made again. Raises
         :class:`~mcpd.errors.Busy` if the servers were changed, or if the file keeps changing, and another
@@ -193,7 +193,7 @@ class Deployments:
         keep_edits: bool = False,
         tree: Tree | None = None,
     ) -> Deployment:
-        """Undo the last deployment to *file*, or to any file, that is not undone; return it.
+        """Undo the latest deployment into *file*, or into any file, that was not undone yet; return that deployment.
 
         The file is then byte for byte what it was before, with the same permissions, or is removed again. If it was
         changed since, *force* restores it anyway; *keep_edits* undoes only the changes to the servers. The content that
@@ -233,21 +233,21 @@ class Deployments:
             return self._history.show(family.id, undone, self._note_deployment(tree, family.id, state))
 
     def history(self, client_id: str, file: Path | None = None) -> list[Deployment]:
-        """Return the last deployments of *client_id*, to *file* or to any, newest first; at most ten."""
+        """Return the latest deployments of *client_id*, into *file* or any file, newest first; at most ten."""
         state = self._load(client_id)
         records = state.deployments if file is None else state.of(real_place(file))
         return [self._history.show(client_id, record) for record in records[:KEPT]]
 
     def managed(self, client_id: str, file: Path) -> dict[str, JsonValue]:
-        """Return the entries that were deployed into *file*, as they were."""
+        """Return the entries that mcpctl manages in *file*, as they were deployed."""
         with self._history.reading():
             return self._history.entries(client_id, self._load(client_id).owned(real_place(file)))
 
     def drift(self, family: Family, file: Path | None = None) -> list[Drift]:
         """Return how *file*, or each file with a deployment, differs from its deployment; newest deployment first.
 
-        Without a deployment there is one result that says so. An unreadable history or file is a result as well, so
-        that none hides another.
+        If there is no deployment, the only result says so. An unreadable history or file yields a result instead of an
+        error, so that it does not hide the results for other files.
         """
         place = None if file is None else real_place(file)
         try:
@@ -263,7 +263,7 @@ class Deployments:
         ] or [Drift(place, deployed=False)]
 
     def _entries(self, client_id: str, record: Record) -> dict[str, JsonValue] | McpdError:
-        """Return the entries that *record* deployed, or the error if they are gone."""
+        """Return the entries that *record* deployed, or the error if they cannot be read."""
         try:
             return self._history.entries(client_id, record.entries)
         except McpdError as error:
@@ -310,7 +310,7 @@ class Deployments:
     def _without(
         self, client_id: str, record: Record, found: Snapshot, before: bytes | None, *, force: bool
     ) -> bytes | None:
-        """Return the current file with the entries of *record* as they were *before*."""
+        """Return the current content of the file, with the entries that *record* changed as they were *before*."""
         if found.data is None:
             return None
         where = (record.format, record.key, record.shape)
@@ -338,7 +338,7 @@ class Deployments:
     def _replace(
         self, client_id: str, state: State, record: Record, old: Snapshot, new: bytes | None, mode: int | None
     ) -> State:
-        """Replace the file *old* with *new*, which makes *record* true; everything that needs space is done first."""
+        """Replace the content *old* with *new* and save *record*; everything that needs disk space is done first."""
         done = state.put(record)
         pending = Pending(
             record=record,
@@ -354,7 +354,7 @@ class Deployments:
                 replace(old, new, mode=mode, temp=pending.temp)
                 staged.commit()
         except McpdError:
-            with suppress(McpdError):  # else the next change does it
+            with suppress(McpdError):  # if this fails, the next change recovers
                 self._load(client_id)
             raise
         return done
@@ -390,9 +390,9 @@ class Deployments:
         return state.model_copy(update={"pending": None})
 
     def _seems_done(self, client_id: str, pending: Pending, new: bytes | None) -> bool:
-        """Return True if the servers in a file that was written since are rather the new ones than the old ones.
+        """Return True if the servers in a file, written again since, are closer to the new than to the old content.
 
-        If that is unknown, keep what there was before: assume that the deployment was done, or that its undo was not.
+        If that is unknown, assume that a deployment was done and that an undo was not, so that the backup is kept.
         """
         record = pending.record
         otherwise = record.undone_at is None
@@ -409,7 +409,7 @@ class Deployments:
         return any(same(now.get(name), after.get(name)) for name in different) if different else otherwise
 
     def _note_deployment(self, tree: Tree | None, client_id: str, state: State) -> str:
-        """Note the current deployments in *tree*; return why that failed, else empty."""
+        """Record the current deployments in *tree*; return an error message if that failed, else empty."""
         if tree is None:
             return ""
         scope = Scope.USER if tree.root == self._own_tree else Scope.SYSTEM

@@ -25,14 +25,14 @@ class DetectedClient:
 
     family: Family
     file: Path
-    """Its file, or where it will be created."""
+    """The client's configuration file, or the path where it will be created."""
     exists: bool
     servers: int | None
     """Number of servers in the file; None if unknown."""
     problem: str
-    """Why the file cannot be used; empty if it can be."""
+    """Reason why the file cannot be used; empty if it can be used."""
     programs: tuple[str, ...]
-    """Paths of its programs."""
+    """Paths of the client's programs that were found."""
 
     def to_json(self) -> dict[str, JsonValue]:
         """Return the JSON form."""
@@ -51,7 +51,7 @@ def detect(families: Iterable[Family], home: Path, environ: Mapping[str, str]) -
     """Return the clients among *families* with an existing file, directory or program, in order.
 
     *home* is the user's directory, *environ* the environment (``PATH``, ``XDG_CONFIG_HOME``, variables of clients). An
-    unusable file is a problem of its client only.
+    unusable file sets the ``problem`` of its client and does not affect other clients.
     """
     found = []
     for family in families:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """Differences between two configurations, by server.
 
-Old is the client's (local) one, new the published (remote) one. Nothing here recurses, and only paths that differ are
-spelled out, so that a hostile payload costs no more than its size.
+The old configuration is the client's (local), the new one is the published (remote) one. Nothing here recurses, and
+only paths that differ are built, so that a hostile payload takes no more time and memory than its size.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 _ABSENT: Final = object()
 
 _Path: TypeAlias = "tuple[_Path, str | int] | None"
-"""The parent path, and the last step: a key, or an index."""
+"""Path to a value: the parent path, and the last step, a key or an index; None for the root."""
 
 
 def compare(local: Mapping[str, JsonValue], remote: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
-    """Return what *remote* adds to the payload *local*, removes and changes; servers are sorted by name.
+    """Return the servers that *remote* adds, removes and changes compared with *local*, sorted by name.
 
     The changes of a server are sorted by path: ``args[0]``, ``env.KEY``, ``headers["X-Key"]``. A value that exists on
     one side only is null on the other.
@@ -54,11 +54,11 @@ def report(
     *,
     published: bool = False,
 ) -> dict[str, JsonValue]:
-    """Return the answer of ``diff_config``: the status of *local*, and what to do.
+    """Return the result of ``diff_config``: the differences, the status of *local*, and advice.
 
-    A local configuration has diverged if it has servers that the published one lacks, unless it was *published* itself:
-    then an update removes these. Any other difference makes it outdated. *local_id* and *remote_id* are the ids of the
-    two.
+    A local configuration has diverged if it has servers that the remote one lacks, unless it was *published* itself:
+    then an update removes those servers. Any other difference makes it outdated. *local_id* and *remote_id* are the
+    artifact ids of the two configurations.
     """
     diff = compare(local, remote)
     added, removed, modified = (_count(diff, key) for key in ("servers_added", "servers_removed", "servers_modified"))
@@ -72,7 +72,7 @@ def report(
 
 
 def unknown(local_id: str, remote_id: str) -> dict[str, JsonValue]:
-    """Return the answer for a local configuration of which only the id is known, and not published."""
+    """Return the result of ``diff_config`` for an id that was never published, so that its content is unknown."""
     advice = (
         "This configuration was not published for this client and profile, so it is not known how it differs. Run"
         " 'get_config' to fetch latest, or compare it as local_payload."
@@ -145,7 +145,7 @@ def _at(items: list[JsonValue], index: int) -> object:
 
 
 def _is_same(before: object, after: object) -> bool:
-    """Return True if two values, not both objects nor both lists, have the same hash (``true`` and ``1`` do not)."""
+    """Return True if two values, of which at least one is a scalar, are the same JSON (``true`` and ``1`` are not)."""
     if type(before) is not type(after):
         return False
     return repr(before) == repr(after) if isinstance(before, float) else before == after

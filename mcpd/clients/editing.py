@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 MAX_BYTES: Final[dict[str, int]] = {"json": 8 << 20, "jsonc": 8 << 20, "toml": 512 << 10, "yaml": 512 << 10}
 """The largest file that is read, in bytes: the parsers differ in speed by a factor of a hundred."""
 MAX_DEPTH: Final = 200
-"""Levels of nesting in a file, below what each of the parsers can take."""
+"""Maximum nesting depth of a file; every parser supports more."""
 BLANK: Final = " \t\r\n"
 """White space of JSON, TOML and YAML; other white space of Unicode is text to them."""
 _BOM: Final = b"\xef\xbb\xbf"
@@ -73,7 +73,7 @@ class Text:
         return sum(1 for _ in _NEWLINE.finditer(self.body, 0, at)) + 1
 
     def fault(self, at: int, what: str) -> InvalidConfig:
-        """Return the error for *what* is wrong at character *at*."""
+        """Return the error with the message *what* for the line of character *at*."""
         return InvalidConfig(f"{self.where}:{self.line(at)}: {what}")
 
     @property
@@ -92,7 +92,7 @@ class Splice(NamedTuple):
 
 
 def apply(text: str, splices: Iterable[Splice]) -> str:
-    """Return *text* with all *splices*, whose positions are in *text* as it is; cuts may overlap."""
+    """Return *text* with all *splices* applied; positions refer to the original *text*, and cuts may overlap."""
     parts: list[str] = []
     at = 0
     for splice in sorted(splices, key=lambda each: each[:2]):
@@ -175,7 +175,7 @@ def at_path(value: JsonValue, keys: Sequence[str]) -> JsonValue:
 
 
 _MAX_SAMPLED: Final = 5
-"""Items whose indentation is examined: a whole file may be one long line."""
+"""Maximum number of items whose indentation is examined, because a whole file may be one long line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,7 +203,7 @@ class Items:
 
 
 def unit_of(text: str, items: Items) -> str | None:
-    """Return by how much *items* are indented, if that is visible."""
+    """Return the white space by which *items* are indented; None if none of them begins a line."""
     base = indent_at(text, items.start)
     for start, _ in items.spans[:_MAX_SAMPLED]:
         indent = indent_at(text, start)
@@ -242,7 +242,7 @@ def _last_end(text: str, items: Items) -> int:
 
 
 def _fill(text: str, items: Items, render: Render, style: Style, at: int) -> str:
-    """Return *text* with items where there are none but, perhaps, comments up to *at*."""
+    """Return *text* with new items between brackets that were empty, except for possible comments up to *at*."""
     commented = at > items.start
     if not style.spread and not commented:
         return apply(text, [Splice(items.start, items.end, ("," if style.compact else ", ").join(render(None)))])
@@ -476,7 +476,7 @@ class JsonDocument:
         return Style(self.text.newline, units[0] if units else _UNIT, spread, compact)
 
     def _made(self, entries: dict[str, JsonValue]) -> str:
-        """Return the text with the path to the servers, and *entries*."""
+        """Return the text with a new container of *entries*, including any missing objects on the path to it."""
         value: JsonValue = list(entries.values()) if self.shape == "list" else entries
         body, style = self.text.body, self._style
         if not self.around:
@@ -649,7 +649,7 @@ def edit(
 
 
 def _difference(before: Document, after: Document, changes: Mapping[str, JsonValue | None]) -> str:
-    """Return what is not in *after* as it was in *before*, except for *changes*; empty if everything is."""
+    """Return an error message if *after* differs from *before* in more than *changes*; else empty."""
     meant = {name: entry for name, entry in before.servers.items() if name not in changes}
     names = [name for name in after.servers if name not in changes]
     wanted = {name: entry for name, entry in changes.items() if entry is not None}

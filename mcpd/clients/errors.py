@@ -75,7 +75,7 @@ class InvalidInput(InvalidArgument):
 
 
 class SignatureError(IntegrityMismatch):
-    """A key cannot be used, or a signature or content is not as it was signed."""
+    """A key cannot be used, a signature is invalid, or content was changed after it was signed."""
 
     code = "signature_error"
 
@@ -101,7 +101,7 @@ class PolicyViolation(NotAuthorized):
 
 
 def error_object(fault: McpdError) -> dict[str, JsonValue]:
-    """Return *fault* as the object in results of tools: ``error``, ``message`` and further members."""
+    """Return *fault* as the error object of a tool result: ``error``, ``message`` and further members."""
     members: dict[str, JsonValue] = getattr(fault, "members", {})
     usual = InvalidInput.code if isinstance(fault, InvalidArgument | InvalidConfig) else INTERNAL
     return {"error": str(getattr(fault, "code", usual)), "message": fault.message, **members}

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Client families: the known MCP clients, where their files are, and how these are written.
+"""Client families: the known MCP clients, where their configuration files are, and how entries are written.
 
-Each family is one TOML file, so that another client needs no code.
+Each family is described by one TOML file, so that a new client can be added without code.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ _SHOWN: Final[dict[System, dict[str, str]]] = {
 
 
 class Part(BaseModel):
-    """A table of a data file. Unknown keys are errors, as they are misspelt ones."""
+    """A table of a data file. Unknown keys are errors, because they may be misspelled."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -111,9 +111,9 @@ class Detect(Part):
     """Signs of an installed client, besides its file."""
 
     programs: tuple[Annotated[str, Field(pattern=r"^[^/\x00-\x1f\x7f]+$")], ...] = ()
-    """Looked up in ``PATH``."""
+    """Programs that are looked up in ``PATH``."""
     directories: tuple[Line, ...] = ()
-    """Patterns as those of the file, for Linux."""
+    """Patterns of directories on Linux, with the placeholders of :class:`File`."""
 
 
 class Expansion(Part):
@@ -122,9 +122,9 @@ class Expansion(Part):
     prefix: Line
     suffix: Annotated[str, Field(max_length=20)] = ""
     fields: Annotated[tuple[Expandable, ...], Field(min_length=1)]
-    """Fields in which it does so."""
+    """Fields in which the client substitutes variables."""
     names_only: bool = False
-    """True if the client has no such syntax: a placeholder then stands for a field that names the variable."""
+    """True if the client only has fields that name a variable: a placeholder is then written as such a field."""
 
 
 class _Entry(Part):
@@ -155,11 +155,11 @@ class Stdio(_Entry):
 
     command: Name = "command"
     args: Name | None = "args"
-    """None if :attr:`command` is a list: the program, then its arguments. Written ``""``."""
+    """None, in TOML ``""``, if :attr:`command` is a list of the program and its arguments."""
     env: Name | None = "env"
     cwd: Name | None = None
     env_names: Name | None = None
-    """List of variables that are passed from the client's environment, instead of placeholders in env."""
+    """Field with a list of variables passed from the client's environment, instead of placeholders in env."""
 
     @model_validator(mode="before")
     @classmethod
@@ -183,11 +183,11 @@ class Remote(_Entry):
     """Other fields that contain the URL of this kind in some files; accepted, and never written."""
     headers: Name | None = "headers"
     headers_in: Name | None = None
-    """The object that contains them, if not the entry itself."""
+    """Field with the object that contains the headers, if they are not in the entry itself."""
     bearer: Name | None = None
-    """Names the variable with a bearer token, instead of a placeholder in ``Authorization``."""
+    """Field that names the variable with a bearer token, instead of a placeholder in ``Authorization``."""
     header_names: Name | None = None
-    """Map from headers to the variables with their values, instead of placeholders in headers."""
+    """Field with a map from headers to the variables with their values, instead of placeholders in headers."""
     unmarked: bool = False
     """True if an entry with this URL and none of the marks is of this kind."""
 
@@ -213,7 +213,7 @@ class File(Part):
     key: Annotated[tuple[Name, ...], Field(min_length=1, max_length=8)]
     shape: Shape = "map"
     linux: tuple[Line, ...] = ()
-    """Patterns, most usual first; the first file that exists counts, else the first pattern."""
+    """Patterns of paths, most usual first; the first existing file is used, or else the first pattern."""
     macos: tuple[Line, ...] = ()
     windows: tuple[Line, ...] = ()
     variables: dict[Annotated[str, Field(pattern=rf"^{VARIABLE.pattern}$")], Line] = Field(default_factory=dict)
@@ -227,9 +227,9 @@ class Tools(Part):
     prefix: Annotated[str, Field(max_length=64)] = ""
     """Text that the client puts before a name, with ``{server}`` for the name of the server."""
     max_length: Annotated[int, Field(ge=1)] | None = None
-    """Characters, :attr:`prefix` included."""
+    """Maximum length of a name in characters, including :attr:`prefix`."""
     source: Annotated[str, Field(pattern=r"^https://[^\s\x00-\x1f\x7f]+$")]
-    """Page that documents it."""
+    """URL of the page that documents these rules."""
 
     @field_validator("name")
     @classmethod
@@ -333,7 +333,7 @@ class Family(DataFile):
         return found
 
     def placeholder(self, variable: str, field: Expandable) -> str | None:
-        """Return what the client replaces with the value of *variable* in *field*; None if it replaces nothing there.
+        """Return the placeholder for *variable* in *field*; None if the client substitutes no variables there.
 
         Raises :class:`~mcpd.clients.errors.InvalidInput` if *variable* is not a valid name.
         """
@@ -351,7 +351,7 @@ class Family(DataFile):
         return re.findall(f"{prefix}({VARIABLE.pattern}){suffix}", text, re.ASCII)
 
     def refused_tools(self, server: str, names: Iterable[str]) -> list[str]:
-        """Return those of the tools *names* that it refuses in a server with the name *server*."""
+        """Return the tools among *names* that the client does not accept from a server with the name *server*."""
         rules = self.tools
         if rules is None:
             return []
@@ -462,9 +462,9 @@ def _absolute(value: str | None) -> str | None:
 
 
 MAX_DATA: Final = 64 * 1024
-"""Bytes of one data file."""
+"""Maximum size of one data file, in bytes."""
 MAX_FILES: Final = 1000
-"""Data files of one directory."""
+"""Maximum number of data files that are read from one directory."""
 FIRST: Final = ("claude-desktop", "cursor")
 """The families that listings begin with."""
 
@@ -482,9 +482,10 @@ class _DirectoryState:
 
 
 class DataFiles(Generic[T]):
-    """``NAME.toml`` in several directories, by rising precedence: a file replaces the same NAME of lower ones.
+    """Data files ``NAME.toml`` in several directories, in order of rising precedence; a higher NAME replaces a lower.
 
-    An invalid file is a problem, and hides nothing. The result is kept until a file changes.
+    An invalid file is reported as a problem and does not replace another file. The result is cached until a file
+    changes.
     """
 
     def __init__(

@@ -91,7 +91,7 @@ def missing_directories(path: Path, home: Path) -> list[Path]:
 
 
 def make_directories(directories: Iterable[Path]) -> None:
-    """Create each of them, for its owner only. Raises :class:`~mcpd.errors.McpdError`."""
+    """Create *directories*, accessible to their owner only. Raises :class:`~mcpd.errors.McpdError`."""
     for directory in directories:
         try:
             with suppress(FileExistsError):
@@ -111,7 +111,7 @@ def remove_directories(directories: Sequence[Path]) -> None:
 NEW_MODE: Final = 0o600
 """Mode of a new file, which may come to contain secrets."""
 READ: Final = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_NOFOLLOW | os.O_CLOEXEC
-"""Flags for opening it: follow nothing, wait for nothing."""
+"""Flags for opening a client's file without following a symlink or blocking."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +122,7 @@ class Snapshot:
     data: bytes | None = field(repr=False)
     """None if there was no file."""
     mode: int
-    """Its permissions, or those that a new file will get."""
+    """Permissions of the file, or those that a new file will get."""
     uid: int
     gid: int
     signature: Signature | None
@@ -167,7 +167,7 @@ def opened(path: Path) -> Iterator[int]:
 
 
 def _read(directory: int, name: str, path: Path) -> tuple[bytes, os.stat_result]:
-    # Checked before it is opened: opening a device may have effects.
+    # Check the file before opening it, because opening a device may have side effects.
     check(os.stat(name, dir_fd=directory, follow_symlinks=False), path)
     descriptor = os.open(name, READ, dir_fd=directory)
     try:
@@ -215,7 +215,7 @@ def _too_large(path: Path) -> InvalidConfig:
 
 
 _OTHERS: Final = ("security.", "trusted.")
-"""Attributes that the system sets on new files by itself."""
+"""Prefixes of extended attributes that the system itself sets on new files."""
 _NOT_MINE: Final = frozenset({errno.EPERM, errno.EACCES, errno.EINVAL})
 """Errors of giving a file to a group that the caller is not in, or that a container does not have."""
 
@@ -282,7 +282,7 @@ def _attributes(descriptor: int) -> dict[str, bytes]:
 
 @contextmanager
 def _tolerating(name: str) -> Iterator[None]:
-    """Ignore that a user may not set the attribute *name*."""
+    """Ignore the error if *name* is an attribute that the system sets and the user is not allowed to set it."""
     try:
         yield
     except OSError as error:
@@ -291,7 +291,7 @@ def _tolerating(name: str) -> Iterator[None]:
 
 
 def temp_name(path: Path) -> str:
-    """Return a name, next to *path*, for its replacement."""
+    """Return a temporary name for the replacement of *path*, in the same directory."""
     return f".{path.name[:40]}.{secrets.token_hex(6)}{TEMP_MARK}"
 
 
@@ -300,9 +300,9 @@ def replace(before: Snapshot, data: bytes | None, *, mode: int | None = None, te
 
     The new file has the owner, group, permissions (or *mode*) and extended attributes of the old one. *temp* is the
     name, from :func:`temp_name`, under which it is written. The caller holds the lock of the deployments and has
-    created the directory. Whatever happens, the whole old or new file is there.
+    created the directory. Even after a crash, either the complete old file or the complete new file exists.
 
-    Raises :class:`~mcpd.errors.Busy` if the file is not *before* any more, and leaves it then, and another
+    Raises :class:`~mcpd.errors.Busy`, and leaves the file unchanged, if its content differs from *before*, and another
     :class:`~mcpd.errors.McpdError` if it cannot be written.
     """
     path, temp = before.path, temp or temp_name(before.path)
@@ -321,7 +321,7 @@ def replace(before: Snapshot, data: bytes | None, *, mode: int | None = None, te
 
 
 def settle(path: Path, temp: str, old: str | None, new: str | None, written: bytes | None) -> bool | None:
-    """Return whether a :func:`replace` that was killed had happened; None if that is unknown.
+    """Return whether an interrupted :func:`replace` had put the new content in place; None if that is unknown.
 
     *old* and *new* are the digests of the old and the new content, *written* is the new content if known. The file that
     the killed process left as *temp* is removed, or restored if it is an edit by another program.
@@ -391,7 +391,7 @@ class _Change:
         self._take_out(None)
 
     def _take_out(self, data: bytes | None) -> None:
-        """Remove the file that was exchanged if it has the content that was read, else restore it."""
+        """Remove the old file after the exchange if it still has the content that was read, otherwise restore it."""
         if self._is_settled(self.temp, self.before.digest):
             self._drop()
             return

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""History of deployments: one file per client, and the contents of files next to it.
+"""History of deployments: one file per client, with backups of the clients' files next to it.
 
-``<client>.json`` lists the deployments, newest first. ``backups/<sha256>`` are contents; they may include secrets of
-the user, so nobody else may read them.
+``<client>.json`` lists the deployments, newest first. ``backups/<sha256>`` are contents of files and of entries; they
+may include secrets of the user, so nobody else may read them.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
 KEPT: Final = 10
-"""Deployments of one file that are kept."""
+"""Maximum number of deployments that are kept for one file."""
 MOST: Final = 2_000
-"""Deployments of one client that are kept, to any number of files in projects."""
+"""Maximum number of deployments that are kept for one client, over all its files."""
 
 _CLIENT: Final = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}", re.ASCII)
 _DIGEST: Final = re.compile(r"[0-9a-f]{64}", re.ASCII)
@@ -44,13 +44,13 @@ Mode = Annotated[int, Field(ge=0, le=0o7777)]
 
 
 class Part(BaseModel):
-    """A table of the history; unknown keys of later versions are kept."""
+    """An object in the history; unknown keys, from later versions, are kept."""
 
     model_config = ConfigDict(extra="allow", frozen=True)
 
 
 class Record(Part):
-    """One deployment."""
+    """One deployment, as stored in the history."""
 
     number: Annotated[int, Field(ge=1)]
     file: Place
@@ -64,13 +64,13 @@ class Record(Part):
     changes: tuple[str, ...]
     """Names of the entries that it put, replaced or removed."""
     servers: tuple[str, ...]
-    """Names of the entries that mcpctl manages since then."""
+    """Names of the entries that mcpctl has managed since this deployment."""
     entries: Digest
-    """Digest of those entries."""
+    """Digest of the entries that mcpctl has managed since this deployment."""
     entries_before: Digest
-    """Digest of those managed before."""
+    """Digest of the entries that mcpctl managed before."""
     before: Digest | None
-    """Digest of the file's content before, None if there was no file."""
+    """Digest of the file's content before the deployment; None if there was no file."""
     before_mode: Mode
     after: Digest | None
     after_mode: Mode
@@ -78,7 +78,7 @@ class Record(Part):
     """Directories that were created for the file."""
     undone_at: str | None = None
     saved: Digest | None = None
-    """Digest of the file's content at the undo, if it differed from what the deployment had left."""
+    """Digest of the file's content before the undo, if the file had been changed since the deployment."""
 
     def contents(self) -> set[str]:
         """Return the digests of the contents that it needs."""
@@ -87,7 +87,7 @@ class Record(Part):
 
 
 class Pending(Part):
-    """A change of a file that was begun: if it has happened, :attr:`record` is true."""
+    """A change of a file that was begun, and may have been completed; :attr:`record` describes its result."""
 
     record: Record
     temp: TempName
@@ -105,16 +105,16 @@ class State(Part):
     pending: Pending | None = None
 
     def of(self, file: Path) -> list[Record]:
-        """Return the deployments to *file*, newest first."""
+        """Return the deployments into *file*, newest first."""
         return [each for each in self.deployments if each.file == str(file)]
 
     def active(self, file: Path | None = None) -> Record | None:
-        """Return the newest deployment, to *file* if given, that is not undone."""
+        """Return the newest deployment (into *file*, if given) that was not undone; None if there is none."""
         given = self.deployments if file is None else self.of(file)
         return _active(given)
 
     def standing(self) -> list[Record]:
-        """Return for each file the newest deployment that is not undone, newest first."""
+        """Return the newest deployment into each file that was not undone, newest first."""
         found: dict[str, Record] = {}
         for each in self.deployments:
             if each.undone_at is None:
@@ -122,18 +122,18 @@ class State(Part):
         return [*found.values()]
 
     def owned(self, file: Path) -> str | None:
-        """Return the digest of the entries in *file* that mcpctl manages, None if it never wrote there."""
+        """Return the digest of the entries in *file* that mcpctl manages; None if mcpctl never wrote the file."""
         if (record := self.active(file)) is not None:
             return record.entries
         records = self.of(file)
         return records[-1].entries_before if records else None
 
     def next_number(self) -> int:
-        """Return the number for another deployment."""
+        """Return the number of the next deployment."""
         return max((each.number for each in self.deployments), default=0) + 1
 
     def put(self, record: Record) -> State:
-        """Return the state with *record* in place of the one with its number, or as the newest, and nothing pending."""
+        """Return the state with *record* added, or replacing the record with the same number, and nothing pending."""
         rest = [each for each in self.deployments if each.number != record.number]
         every = sorted([*rest, record], key=lambda each: each.number, reverse=True)
         of_file = [each for each in every if each.file == record.file]
@@ -153,7 +153,7 @@ class State(Part):
 
 @dataclass(frozen=True, slots=True)
 class Deployment:
-    """One deployment, in the form for output."""
+    """One deployment, as shown to users."""
 
     client_id: str
     number: int
@@ -170,12 +170,12 @@ class Deployment:
     created: bool
     """True if there was no file before."""
     backup: Path | None
-    """File with the content before."""
+    """Copy of the file as it was before the deployment."""
     undone_at: str | None
     saved: Path | None
-    """File with the content at the undo, if it had been changed since the deployment."""
+    """Copy of the file as it was before the undo, if it had been changed since the deployment."""
     warning: str = ""
-    """A failure that did not prevent it."""
+    """A failure that did not prevent the deployment; else empty."""
 
     def to_json(self) -> dict[str, JsonValue]:
         """Return the JSON form."""
@@ -197,7 +197,7 @@ class Deployment:
 
 
 class History:
-    """The directory with all deployments of a user."""
+    """The directory with the records and backups of all deployments of a user."""
 
     def __init__(self, root: Path) -> None:
         """Nothing is created at *root* until something is written."""
@@ -206,16 +206,16 @@ class History:
         self._lock = WriteLock(root / ".lock")
 
     def lock(self) -> AbstractContextManager[None]:
-        """Exclude other writers; raises :class:`~mcpd.errors.Busy` if one takes too long."""
+        """Return a context manager that excludes other writers. Raises :class:`~mcpd.errors.Busy` after a time-out."""
         make_directory(self._root, 0o700)
         return self._lock.hold()
 
     @contextmanager
     def reading(self) -> Iterator[None]:
-        """Exclude writers like :meth:`lock`, if there is anything to read and that is possible."""
+        """Exclude writers as :meth:`lock` does, if the directory exists and is writable."""
         with ExitStack() as stack:
             if self._root.is_dir():
-                with suppress(ReadOnly):  # then nobody writes there
+                with suppress(ReadOnly):  # nobody can write there, so no lock is needed
                     stack.enter_context(self.lock())
             yield
 
@@ -240,11 +240,11 @@ class History:
         write_atomic(self.file(client_id), _dump(state), _PRIVATE)
 
     def staged(self, client_id: str, state: State) -> Staged:
-        """Stage *state*, so that committing it needs no more space."""
+        """Return a staged file with *state*; committing it needs no further disk space."""
         return Staged(self.file(client_id), _dump(state), _PRIVATE)
 
     def keep(self, data: bytes) -> str:
-        """Keep *data* and return its digest. Raises :class:`~mcpd.errors.McpdError`."""
+        """Store *data* as a backup and return its digest. Raises :class:`~mcpd.errors.McpdError`."""
         name = str(digest(data))
         path = self.path(name)
         if _found(path) != data:
@@ -253,11 +253,11 @@ class History:
         return name
 
     def keep_entries(self, entries: dict[str, JsonValue]) -> str:
-        """Keep *entries* and return the digest for :meth:`entries`."""
+        """Store *entries* as a backup and return the digest, by which :meth:`entries` finds them."""
         return self.keep(json.dumps(entries, ensure_ascii=True, allow_nan=False).encode())
 
     def fetch(self, client_id: str, name: str) -> bytes:
-        """Return the content that was kept for *client_id* as *name*.
+        """Return the backup with the digest *name*, which a deployment of *client_id* needs.
 
         Raises :class:`~mcpd.errors.InvalidConfig`, naming how to fix it, if it is gone or damaged.
         """
@@ -269,7 +269,7 @@ class History:
         return data
 
     def entries(self, client_id: str, name: str | None) -> dict[str, JsonValue]:
-        """Return the entries of *client_id* that were kept as *name*; none for None. Raises as :meth:`fetch` does."""
+        """Return the entries stored under the digest *name*; none if it is None. Raises as :meth:`fetch` does."""
         if name is None:
             return {}
         found: dict[str, JsonValue] = load_json(self.fetch(client_id, name), str(self.path(name)))
@@ -282,11 +282,11 @@ class History:
         )
 
     def path(self, name: str) -> Path:
-        """Return the path of the content *name*."""
+        """Return the path of the backup with the digest *name*."""
         return self._backups / name
 
     def show(self, client_id: str, record: Record, warning: str = "") -> Deployment:
-        """Return *record* in the form for output."""
+        """Return *record* as it is shown to users."""
         return Deployment(
             client_id=client_id,
             number=record.number,
@@ -305,7 +305,7 @@ class History:
         )
 
     def prune(self) -> None:
-        """Remove contents that no deployment needs, unless the history of a client cannot be read.
+        """Remove backups that no deployment needs, unless the history of a client cannot be read.
 
         The caller holds the lock.
         """
@@ -325,14 +325,14 @@ class History:
                 path.unlink()
 
     def file(self, client_id: str) -> Path:
-        """Return the path for *client_id*. Raises :class:`~mcpd.errors.InvalidArgument` for an invalid id."""
+        """Return the path of the history of *client_id*. Raises :class:`~mcpd.errors.InvalidArgument` if invalid."""
         if not _CLIENT.fullmatch(client_id):
             raise InvalidArgument(f"{printable(client_id)!r} is not the id of a client")
         return self._root / f"{client_id}.json"
 
 
 def _dispensable(records: list[Record]) -> Record:
-    """Return the deployment of one file to forget: one that was undone, else the oldest."""
+    """Return which of *records*, the deployments into one file, to forget: one that was undone, else the oldest."""
     undone = [each for each in records if each.undone_at is not None and each.saved is None]
     return undone[-1] if undone else next(each for each in reversed(records) if each is not _active(records))
 
@@ -342,7 +342,7 @@ def _active(records: Iterable[Record]) -> Record | None:
 
 
 def _dump(state: State) -> bytes:
-    """Return *state* for the file, without its oldest deployments if it would be too large to be read again."""
+    """Return *state* as JSON, without the oldest deployments if the file would be too large to be read again."""
     data = dump_json(state.model_dump(mode="json"))
     if len(data) <= MAX_FILE or len(state.deployments) < 2:
         return data

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Payloads: the servers of one configuration, made from those that are installed, and their canonical spelling."""
+"""Payloads: the servers of one configuration, generated from the installed servers, and their canonical form."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ BRIDGE: Final = "http://127.0.0.1:0"
 Nothing can listen on port 0, so a client that uses it literally sends its token nowhere.
 """
 _MOST_NAMED: Final = 10
-"""Servers that one warning names."""
+"""Maximum number of servers that one warning names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +137,7 @@ class Generated:
 
     payload: dict[str, JsonValue]
     warnings: list[str] = field(default_factory=list)
-    """Limits of the client, and how they were met; one sentence each."""
+    """Sentences about limits of the client and how the configuration was adapted to them."""
 
 
 def generate(servers: Iterable[InstalledServer], family: Family, profile: Profile) -> Generated:
@@ -182,7 +182,7 @@ def _belongs(server: InstalledServer, profile: Profile) -> bool:
 
 
 class _Maker:
-    """Makes the entries, and collects warnings, each of them once."""
+    """Generator of entries, which collects each warning once."""
 
     def __init__(self, family: Family, profile: Profile) -> None:
         self._family = family

@@ -40,11 +40,11 @@ UNKNOWN: Final = "unknown"
 """Source of a server that is not installed, or not started by mcpd."""
 _WORDS: Final = frozenset({RUN, "spawn"})
 _FIELDS: Final = frozenset({"type", "command", "args", "env"})
-"""Fields of an entry that plainly runs an installed server."""
+"""Fields that an entry may have if it does nothing but run an installed server."""
 _SYNTAXES: Final = ("${%s}", "${env:%s}", "{env:%s}", "${{ secrets.%s }}")
 """Syntaxes of variables; which of them a client has is in its family."""
 _LOADERS: Final = re.compile(r"PATH|LD_.*|DYLD_.*|GCONV_PATH|GLIBC_TUNABLES|LOCPATH", re.DOTALL)
-"""Variables that turn a command into another program."""
+"""Environment variables that can make a command run another program."""
 _FILLED_IN: Final = re.compile(r"[${}`]|%[^%\s]{1,256}%")
 _BETWEEN: Final = re.compile(r"[\s'\"`;&|()<>=,]+")
 _MCPCTL: Final = re.compile(
@@ -63,7 +63,7 @@ class Origin:
     runs: tuple[str, ...] = ()
     """Ids of the installed servers that it may run; empty if none."""
     names: tuple[str, ...] = ()
-    """Further possible ids, if its URL, or a program between, leads to mcpd after all."""
+    """Further ids of servers that may be reached, through its URL or through a program that starts ``mcpctl``."""
     sources: tuple[str, ...] = (UNKNOWN,)
     """Its source, such as ``npm:NAME``, in one or more equivalent spellings; at least one."""
     written: str | None = None
@@ -71,9 +71,9 @@ class Origin:
     permissions: tuple[str, ...] | None = None
     """Permissions in its manifest; None if unknown."""
     fault: str = ""
-    """Why it runs something other than its command; empty if it does not."""
+    """Reason why the entry runs something other than its command; empty if it does not."""
     doubt: str = ""
-    """Why it is uncertain which program or server it is; empty if it is certain."""
+    """Reason why the program or server is uncertain; empty if it is certain."""
 
 
 def origin_of(entry: JsonValue, servers: Mapping[str, InstalledServer], family: Family | None = None) -> Origin:
@@ -277,13 +277,13 @@ def _url(kind: str, url: str) -> tuple[str, ...]:
 
 
 MAX_POLICY: Final = 1024 * 1024
-"""Bytes of one file."""
+"""Maximum size of one policy file, in bytes."""
 
 _Glob = Annotated[str, Field(strict=True, min_length=1, max_length=1000)]
 _Globs = Annotated[tuple[_Glob, ...], Field(max_length=1000)]
 _URL: Final = "url:"
 _DOUBTED: Final = ("servers", "commands", "sources")
-"""Rules that an entry violates if it is uncertain what it is."""
+"""Tables whose rules an entry violates if its program or server is uncertain."""
 _Patterns: TypeAlias = "Sequence[tuple[str, re.Pattern[str]]]"
 
 

@@ -26,16 +26,16 @@ _Glob = Annotated[str, Field(min_length=1, max_length=200)]
 
 
 class Profile(DataFile):
-    """One profile."""
+    """One profile, as described by its data file."""
 
     name: Line
     description: Annotated[str, Field(max_length=500)] = ""
     clients: tuple[_Glob, ...] = ()
-    """Globs over the ids of client families that have it without naming it."""
+    """Globs for the ids of client families that offer this profile even if they do not name it."""
     include: tuple[_Glob, ...] = ("*",)
-    """Globs over the ids of servers, one of which has to match."""
+    """Globs for server ids; a server is included only if one of them matches."""
     exclude: tuple[_Glob, ...] = ()
-    """Globs over the ids of servers, none of which may match."""
+    """Globs for server ids; a server is left out if one of them matches."""
     layers: Annotated[tuple[LayerName, ...], Field(min_length=1)] = ("user", "system")
     """Layers of the servers."""
     scripts: bool = True
@@ -44,7 +44,7 @@ class Profile(DataFile):
     url: Annotated[str, Field(pattern=r"^https?://[A-Za-z0-9.:\[\]_-]+(/[!-~]*)?$")] = BRIDGE
     """Base of the bridge's URLs; :data:`BRIDGE` is the user's own bridge."""
     variables: dict[_Glob, tuple[str, ...]] = Field(default_factory=dict)
-    """By glob over ids, the environment variables that the client passes to the server."""
+    """Environment variables that the client passes to servers, by glob for server ids."""
 
     @field_validator("variables")
     @classmethod
@@ -61,7 +61,7 @@ class Profile(DataFile):
         return value.rstrip("/")
 
     def takes(self, server_id: str) -> bool:
-        """Return True if the globs admit *server_id*."""
+        """Return True if ``include`` and ``exclude`` select *server_id*."""
         return any(fnmatchcase(server_id, glob) for glob in self.include) and not any(
             fnmatchcase(server_id, glob) for glob in self.exclude
         )
@@ -96,7 +96,7 @@ class Profiles:
         return self.by_family([family])[family.id]
 
     def by_family(self, families: Iterable[Family]) -> dict[str, list[str]]:
-        """Return the same for many families, by id."""
+        """Return the result of :meth:`available` for each of *families*, by id."""
         found, _ = self._files.read()
         return {family.id: [profile.id for profile in _of(family, found)] for family in families}
 
@@ -113,7 +113,7 @@ class Profiles:
 
 
 def _of(family: Family, found: Mapping[str, Profile]) -> list[Profile]:
-    """Return those of *found* that *family* has."""
+    """Return the profiles among *found* that *family* offers."""
     named = dict.fromkeys(profile_id for profile_id in family.profiles if profile_id in found)
     claims = sorted(
         profile.id

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Drafts, and their way to a signed release."""
+"""Drafts of configurations, and their publication as signed releases."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from mcpd.clients.validation import Checks
 
 MAX_PAYLOAD: Final = MAX_FILE // 2
-"""Bytes of a draft's file, so that it can always be read again."""
+"""Maximum size of a draft's file, in bytes, so that it can always be read again."""
 
 
 class _File(BaseModel):
@@ -64,7 +64,7 @@ class Draft:
     profile_id: str
     payload: dict[str, JsonValue]
     base_artifact_id: str | None
-    """The release that it was begun from."""
+    """The release that the draft is based on; None if there was none."""
     created_at: str
     """ISO 8601, in UTC."""
     updated_at: str
@@ -80,7 +80,7 @@ class Drafts:
         self._clock = clock
 
     def get(self, client_id: str, profile_id: str) -> Draft | None:
-        """Return the draft, None if there is none.
+        """Return the draft for the client and profile; None if there is none.
 
         Raises :class:`~mcpd.errors.InvalidConfig` if its file is not as :meth:`put` wrote it, another
         :class:`~mcpd.errors.McpdError` if it cannot be read.
@@ -109,7 +109,7 @@ class Drafts:
         )
 
     def put(self, client_id: str, profile_id: str, payload: JsonValue, base: str | None) -> Draft:
-        """Keep *payload* as the draft, which was begun from the release *base*.
+        """Store *payload* as the draft, which is based on the release *base*.
 
         Raises :class:`~mcpd.clients.errors.InvalidInput` if it is not a payload or too large, and the errors of
         :meth:`get` for the draft that it would replace, and of writing.
@@ -184,7 +184,7 @@ class Publishing:
         return generate(self.servers.all().values(), family, profile)
 
     def admissible(self, family: Family, profile: Profile) -> Generated:
-        """Return the same without servers that cannot be published, because of the policy or otherwise.
+        """Return :meth:`generated` without servers that the policy or a validation error keeps from publication.
 
         Raises :class:`~mcpd.errors.InvalidConfig` for an invalid policy.
         """
@@ -196,7 +196,7 @@ class Publishing:
         return Generated({SERVERS: entries}, [*made.warnings, *(f"left out: {fault}" for fault in faults)])
 
     def current(self, family: Family, profile: Profile) -> Release:
-        """Return the latest release, or an unsigned one of the installed servers if none was published.
+        """Return the latest release or, if nobody published one, an unsigned one made from the installed servers.
 
         Nothing is kept. Raises :class:`~mcpd.errors.InvalidConfig` for an invalid policy.
         """
@@ -204,7 +204,7 @@ class Publishing:
         if newest is not None and newest.metadata.get("source") != FROM_NOBODY:
             return newest
         before = newest.payload if newest is not None else {SERVERS: {}}
-        # Everything it is made from; unchanged parts are the same objects.
+        # Everything that the release is made from; unchanged parts are the same objects.
         state = (family, profile, [*self.servers.all().values()], self.checks.state(), before)
         known = self._made.get((family.id, profile.id))
         if known is not None and known[0] == state:
@@ -223,7 +223,7 @@ class Publishing:
         return release
 
     def keep(self, family: Family, profile: Profile, shown: Release) -> Release:
-        """Return *shown* as a signed release, which is kept if it was only made from the installed servers.
+        """Return *shown* as a signed release; one that was only made from the installed servers is stored first.
 
         Raises :class:`~mcpd.errors.Busy` if a release was published since it was shown, and the errors of writing.
         """
@@ -240,7 +240,7 @@ class Publishing:
             )  # fmt: skip
 
     def view(self, family: Family, profile: Profile) -> dict[str, JsonValue]:
-        """Return the draft, or what one would begin with, and how it differs from the latest release."""
+        """Return the draft, or the content of a new draft, and its differences from the latest release."""
         draft = self.drafts.get(family.id, profile.id)
         newest = self.releases.latest(family.id, profile.id)
         before = newest.payload if newest is not None else {SERVERS: {}}
@@ -265,7 +265,7 @@ class Publishing:
         entry: JsonValue,
         variables: Sequence[str],
     ) -> dict[str, JsonValue]:
-        """Put *entry*, or else the installed server *server_id*, into the draft as *name*; return :meth:`view`."""
+        """Add *entry*, or if None the installed server *server_id*, to the draft as *name*; return :meth:`view`."""
         warnings: list[str] = []
         if entry is None:
             server = self.servers.get(server_id)
@@ -308,7 +308,7 @@ class Publishing:
     def publish(
         self, family: Family, profile: Profile, changelog: str, *, from_installed: bool = False
     ) -> dict[str, JsonValue]:
-        """Sign the draft, or the installed servers if there is none, as the latest release.
+        """Sign the draft or, if there is none, the configuration of the installed servers as the latest release.
 
         Raises :class:`~mcpd.clients.errors.InvalidInput` if that would replace a release made from a draft, unless
         *from_installed* is given, or if it is given while there is a draft.
@@ -363,7 +363,7 @@ class Publishing:
         return {**newest.to_json(), "published": is_new, "dropped": dropped, "warnings": [*warned]}
 
     def _trusted(self, family: Family, profile: Profile) -> Release | None:
-        """Return the latest release; None if there is none, or it is no longer trusted; the next one replaces it."""
+        """Return the latest release; None if there is none, or if it cannot be trusted and is to be replaced."""
         try:
             return self.releases.latest(family.id, profile.id)
         except SignatureError as fault:
@@ -371,7 +371,7 @@ class Publishing:
             return None
 
     def _draft(self, family: Family, profile: Profile) -> tuple[dict[str, JsonValue], str | None]:
-        """Return the draft, or the latest published release, or else the installed servers, to continue with."""
+        """Return payload and base to edit: of the draft, the latest published release or the installed servers."""
         draft = self.drafts.get(family.id, profile.id)
         if draft is not None:
             return dict(draft.payload), draft.base_artifact_id

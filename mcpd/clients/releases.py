@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from mcpd.files import Signature
 
 MAX_DOCUMENT: Final = 2 * MAX_FILE
-"""Bytes of a configuration with its metadata."""
+"""Maximum size of a configuration with its metadata, in bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class Verifier(Protocol):
     """Verifies one signature, as :meth:`Keys.verify` does."""
 
     def __call__(self, data: bytes, signature: str, key_id: str) -> None:
-        """Raise :class:`~mcpd.clients.errors.SignatureError` unless that key signed *data*."""
+        """Raise :class:`~mcpd.clients.errors.SignatureError` unless the key *key_id* signed *data*."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ class Verified:
 
 
 class _Strict(BaseModel):
-    """A model without unknown members, which are not signed but would be taken for signed ones."""
+    """A model that refuses unknown members, because they are not signed but readers could assume that they are."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -291,9 +291,9 @@ def _once(pairs: list[tuple[str, object]]) -> None:
 
 
 KEPT: Final = 1000
-"""Releases that are listed for one client and profile."""
+"""Maximum number of releases that are listed for one client and profile."""
 MAX_INDEX: Final = 2 * MAX_FILE
-"""Bytes of a list of releases; the oldest are dropped to fit."""
+"""Maximum size of a list of releases, in bytes; the oldest releases are dropped to fit."""
 
 
 class Entry(BaseModel):
@@ -360,12 +360,12 @@ def publish_again(client_id: str, profile_id: str) -> str:
 
 MAX_WORD: Final = 200
 MAX_CHANGELOG: Final = 10_000
-"""Characters of a release's generator, and of its changelog."""
+"""Maximum length of a release's generator, version and source (``MAX_WORD``) and of its changelog, in characters."""
 
 _HELD: Final = 256
-"""Artifacts that are kept in memory after their verification."""
+"""Maximum number of verified artifacts that are kept in memory."""
 _HELD_SIZE: Final = 256 * 1024
-"""Bytes of the largest of them."""
+"""Size of the largest artifact that is kept in memory, in bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -385,7 +385,7 @@ class Published:
 class Release:
     """An artifact as it was published for one client and profile; both signatures were verified.
 
-    One that was only made from the installed servers is not signed yet.
+    A release that was only made from the installed servers is not signed yet.
     """
 
     artifact_id: str
@@ -603,7 +603,7 @@ class Releases:
         return 1
 
     def _store(self, name: str, content: bytes) -> None:
-        """Write the artifact, unless it is already there and right."""
+        """Write the artifact *name*, unless it exists with the right *content*."""
         path = self._blob(name)
         try:
             is_there = self._tree.read(path) == content

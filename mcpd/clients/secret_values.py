@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """Detection of literal secrets in the entries of a configuration.
 
-A text is a secret if it has the form of a known kind of token, or if its name is that of a secret and it is not a
-placeholder. Other secrets are not found. No value is part of a message.
+A string counts as a secret if it looks like a known kind of token, or if its name suggests a secret and it is not a
+placeholder. Other secrets are not found. Messages never contain a value.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ _MEMBER: Final = re.compile(r'"([^"\\]{1,128})"\s{0,9}:\s{0,9}"([^"]+)"')
 _BEARER: Final = re.compile(
     r"\s*bearer\s+(\S+)\s*|\s*(?:basic|token)\s+(?=\S*(?:[0-9=]|(?-i:[a-z][A-Z])))(\S{8,})\s*", re.IGNORECASE
 )
-"""Values of headers that are secrets, whatever the header is called."""
+"""Header values that are secrets, regardless of the header's name."""
 _TURN: Final = re.compile(r"[0-9](?=[A-Za-z])|[A-Za-z](?=[0-9])")
 _TURNS: Final = 3
 _RUN: Final = re.compile(r"[A-Za-z0-9]{16,}")
@@ -64,9 +64,9 @@ _LINE: Final = re.compile(r"-[a-z]{0,3}c|/[ck]|-command", re.IGNORECASE)
 """Option of a shell that is followed by a command line."""
 _BETWEEN: Final = re.compile(r"[\s;&|]+")
 _LONGEST_ARGUMENT: Final = 128 * 1024
-"""Bytes that Linux passes to a program as one argument; more cannot be run."""
+"""Maximum size of one program argument in Linux, in bytes."""
 _LONGEST_LINE: Final = 10_000
-"""Characters of a command line whose quotes are parsed."""
+"""Length of the longest command line whose quotes are parsed, in characters."""
 _EXPANDED: Final = re.compile(r"\$[A-Za-z_]\w*|\$\{[A-Za-z_]\w*\}|\$\(.*|`.*", re.ASCII | re.DOTALL)
 """Expansions of a shell."""
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The configurations of one scope, for the tools and ``mcpctl client``.
+"""Operations on the configurations of one scope, for the MCP tools and ``mcpctl client``.
 
 Answers are JSON objects. Methods block briefly on the disk. Only one thread may use an instance; several processes
 exclude each other by the lock of the tree.
@@ -120,7 +120,7 @@ class Orchestration:
         local_artifact_id: str | None = None,
         local_payload: JsonValue = None,
     ) -> dict[str, JsonValue]:
-        """Return how a configuration, given by exactly one of its id and its payload, differs from the latest.
+        """Return how a local configuration, given by its id or its payload, differs from the latest release.
 
         The status is ``unknown`` for an id that was never published for the client and profile. Raises as
         :meth:`release` does, and :class:`~mcpd.clients.errors.InvalidInput`.
@@ -151,9 +151,9 @@ class Orchestration:
         return diff.report(local, newest.payload, local_id, newest.artifact_id, published=published)
 
     def release(self, client_id: str, profile_id: str = DEFAULT_PROFILE, artifact_id: str | None = None) -> Release:
-        """Return the release of :meth:`current`, or the one with *artifact_id*; in either case it is signed.
+        """Return a signed release: the one with *artifact_id*, otherwise the result of :meth:`current`.
 
-        An unpublished one is signed for this call only, and not stored. Raises
+        A release that is not published is signed for this call only, and not stored. Raises
         :class:`~mcpd.clients.errors.ArtifactNotFound`, and the errors of :meth:`current` and of creating a key.
         """
         self._known(client_id, profile_id)

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The directory with the configurations of one scope: its layout, and how it is read and written.
+"""The directory with the configurations of one scope: its layout, and safe reading and writing of its files.
 
-A server that may have been taken over writes in a user's tree, and so does ``mcpctl``, which is not confined. So
-nothing here is opened by its path: each directory is opened from its parent, and no symlink is followed from
-:attr:`Tree.root` down. A directory that is replaced by a symlink at any moment is an error or counts as missing, and
-never leads outside.
+A compromised server may write in a user's tree, in which ``mcpctl``, which is not confined, writes as well. Therefore,
+nothing is opened by its full path: each directory is opened from its parent, and no symlink is followed from
+:attr:`Tree.root` down. If a directory is replaced with a symlink at any moment, that is an error, or the directory
+counts as missing; nothing outside the tree is accessed.
 """
 
 from __future__ import annotations
@@ -164,7 +164,7 @@ class Tree:
             yield
 
     def write(self, path: Path, data: bytes, *, private: bool = False) -> None:
-        """Put *data* at *path*, a file below :attr:`root`, so that every reader sees the whole old or new file.
+        """Write *data* to the file *path* below :attr:`root` atomically: readers see the whole old or new file.
 
         Nobody else may read a *private* file. Raises :class:`~mcpd.errors.ReadOnly`, :class:`~mcpd.errors.NoSpace` or
         another :class:`~mcpd.errors.McpdError`; then the old file is unchanged.
@@ -175,7 +175,7 @@ class Tree:
                 staged.commit()
 
     def stage(self, path: Path, data: bytes, *, private: bool = False) -> Staged:
-        """Do everything of :meth:`write` that needs space; ``commit`` does the rest.
+        """Return a staged file for :meth:`write`; committing it needs no further disk space.
 
         The caller holds the lock and has called :meth:`prepare`.
         """
@@ -183,7 +183,7 @@ class Tree:
         return Staged(path, data, _PUBLIC if public else _OWN, self._entered(path.parent))
 
     def read(self, path: Path, limit: int = MAX_FILE, *, private: bool = False) -> bytes | None:
-        """Return the content of the file *path*, None if there is none.
+        """Return the content of the file *path*; None if there is no such file.
 
         Raises :class:`~mcpd.errors.InvalidConfig` for a symlink, there or on the way from :attr:`root`, anything else
         that is not a regular file, a file larger than *limit* bytes, and a *private* file that another user may read or
@@ -290,8 +290,8 @@ class Tree:
     def prepare(self, directory: Path) -> None:
         """Create *directory*, below :attr:`root`, and remove what killed writers left in it.
 
-        Only for the holder of the lock, who has nothing staged there. Raises :class:`~mcpd.errors.InvalidConfig` for a
-        symlink on the way from :attr:`root`.
+        The caller holds the lock and has no staged files in *directory*. Raises :class:`~mcpd.errors.InvalidConfig` for
+        a symlink on the way from :attr:`root`.
         """
         descriptor = self._made(directory)
         try:

@@ -31,10 +31,10 @@ if TYPE_CHECKING:
 Severity: TypeAlias = Literal["error", "warning"]
 
 MAX_FINDINGS: Final = 100
-"""The most errors, and the most warnings, reported for one configuration; one more says that there are others."""
+"""Maximum number of errors, and of warnings, reported for one configuration; a further one says that more exist."""
 
 MAX_NAME: Final = 128
-"""Characters in the name of a server."""
+"""Maximum length of a server's name, in characters."""
 _VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 _HEADER: Final = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+", re.ASCII)
 _CONTROL: Final = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
@@ -54,7 +54,7 @@ class Finding:
     server_id: str | None = None
     """Name of the server in the configuration; None for the whole configuration."""
     field: str | None = None
-    """Such as ``args[0]`` or ``env.KEY``."""
+    """Path of the field, such as ``args[0]`` or ``env.KEY``."""
 
     def to_json(self) -> dict[str, JsonValue]:
         """Return the fault as tools report it."""
@@ -91,7 +91,7 @@ def validate(payload: JsonValue, family: Family | None) -> list[Finding]:
 
 
 class _Findings:
-    """The findings so far, limited, as a hostile configuration has more faults than anybody reads."""
+    """The findings so far; their number is limited, because a hostile configuration may have too many to read."""
 
     def __init__(self) -> None:
         self._found: list[Finding] = []
@@ -287,7 +287,7 @@ class _Server:
             )
 
     def _check_family(self, family: Family, entry: dict[str, JsonValue]) -> None:
-        """Check what the client cannot express."""
+        """Report an entry that cannot be written in the format of the client."""
         try:
             to_client(family, {self.name: entry})
         except InvalidInput as error:
@@ -305,7 +305,7 @@ class _Server:
 
 
 def _url_fault(url: JsonValue, family: Family | None) -> str:
-    """Return what is wrong with *url*; empty if nothing is."""
+    """Return an error message if *url* is invalid; else empty."""
     if not isinstance(url, str) or not url:
         return "is not a string"
     if not url.isprintable() or " " in url:
@@ -362,7 +362,7 @@ class Checks:
         self._paths, self._scope, self._servers = paths, scope, servers
 
     def state(self) -> object:
-        """Return a value that changes whenever the files of the policy do; one that is too new never repeats."""
+        """Return a value that changes with the policy files; it never repeats if one was changed only just now."""
         files = self._paths.system.policy, self._paths.user.policy
         return [mark(path) or (object() if os.path.lexists(path) else None) for path in files]
 

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from mcpd.model import JsonValue
 
 MAX_VALUES: Final = 1_000_000
-"""Values that all entries together may expand to, aliases followed."""
+"""Maximum number of values to which all entries together may expand, with aliases resolved."""
 _BROKEN: Final = (
     YAMLError,
     ArithmeticError,
@@ -68,7 +68,7 @@ _HEADS: Final = {"map": re.compile(" *"), "list": re.compile(" *- +")}
 _KINDS: Final = {"map": "a map", "list": "a list"}
 _PLAIN: Final = re.compile(r"(?:[A-Za-z_/]|\.\.?/)[A-Za-z0-9_./@+-]*(?::[A-Za-z0-9_./@+-]+)*", re.ASCII)
 _WORDS: Final = frozenset({"null", "true", "false", "yes", "no", "on", "off", "y", "n"})
-"""Text that some parser, of YAML 1.1 or 1.2, does not take for a string unless it is quoted."""
+"""Words that a YAML 1.1 or 1.2 parser may not read as strings unless they are quoted."""
 
 
 @dataclass(slots=True)
@@ -110,7 +110,7 @@ class Node:
             stack += reversed(node.children)
 
     def shape(self) -> list[tuple[object, ...]]:
-        """Return a key that is equal for nodes that differ in their place only."""
+        """Return a key for comparison: equal for nodes that differ only in their position."""
         return [(node.kind, node.value, node.plain, node.tag, node.anchor, len(node.children)) for node in self.walk()]
 
 
@@ -276,7 +276,7 @@ class YamlDocument:
                 raise self.text.fault(node.start, f"a merge key (<<) is in {printable(name)}; expand it")
 
     def _held(self, entries: Mapping[str, JsonValue]) -> JsonValue:
-        """Return *entries* as the file contains them."""
+        """Return *entries* as the container of servers in the file: a list or a map."""
         return list(entries.values()) if self.shape == "list" else dict(entries)
 
     @cached_property
@@ -441,7 +441,7 @@ def _construct(text: Text, nodes: Iterable[Node]) -> list[JsonValue]:
 
 
 def _name_of(text: Text, key: Node) -> str:
-    """Return the name that *key* is; raises :class:`~mcpd.errors.InvalidConfig` for an invalid key."""
+    """Return the text of the map key *key*; raises :class:`~mcpd.errors.InvalidConfig` for an invalid key."""
     if key.kind != "scalar":
         raise text.fault(key.start, "a key is not a string")
     return key.value
