@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Entries of a payload in the dialect of a client, and back.
+"""Conversion of entries between the form of a payload and the dialect of a client.
 
 The payload has one form for all clients; the names of fields, lists with program and arguments, and whatever else a
 client needs in an entry come from its family.
@@ -159,7 +159,7 @@ def _ways(form: Remote) -> list[str]:
 
 
 def _token(family: Family, value: str) -> str | None:
-    """Return the variable with the bearer token that *value* consists of."""
+    """Return the variable if *value* is a bearer token from exactly one variable; else None."""
     return _whole(family, value.removeprefix(_BEARER)) if value.startswith(_BEARER) else None
 
 
@@ -169,7 +169,7 @@ def _head(form: Stdio | Remote, name: str) -> dict[str, JsonValue]:
 
 
 def _whole(family: Family, value: str) -> str | None:
-    """Return the variable that the header *value* consists of."""
+    """Return the variable if the header *value* consists of exactly one variable; else None."""
     found = family.variables_in(value, "headers")
     return found[0] if len(found) == 1 and value == family.placeholder(found[0], "headers") else None
 

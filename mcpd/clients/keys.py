@@ -38,11 +38,11 @@ if TYPE_CHECKING:
 OVERLAP: Final = timedelta(days=30)
 """Time that signatures of a key stay valid after its retirement."""
 MAX_KEY: Final = 16 * 1024
-"""Bytes of a file that holds one key."""
+"""Maximum size of a file with one key, in bytes."""
 MAX_LIST: Final = 1024 * 1024
-"""Bytes of the list of keys."""
+"""Maximum size of the list of keys, in bytes."""
 KEPT: Final = 1000
-"""Keys that are listed; the oldest are dropped, so that the list can always be read again."""
+"""Maximum number of listed keys; the oldest are dropped, so that the list can always be read again."""
 ANEW: Final = "'mcpctl client keys rotate' makes a new one"
 
 _RAW_SIZE: Final = 32
@@ -65,7 +65,7 @@ class Record(BaseModel):
         return self.retired_at + OVERLAP if self.retired_at else None
 
     def retired(self, now: datetime) -> Record:
-        """Return this record, retired *now* if it was not before."""
+        """Return this record with *now* as the time of retirement, unless the key was retired earlier."""
         return self if self.retired_at else Record(key_id=self.key_id, created_at=self.created_at, retired_at=now)
 
 
@@ -76,7 +76,7 @@ class _List(BaseModel):
 
 
 def id_of_key(public: Ed25519PublicKey) -> str:
-    """Return the id of a key: it selects the key for a signature, and proves that it is the right one."""
+    """Return the id of the key *public*, which is derived from its hash and so identifies the key reliably."""
     return "orchestration-" + hashlib.sha256(public.public_bytes_raw()).hexdigest()[:16]
 
 
@@ -107,7 +107,7 @@ def parse_secret_key(data: bytes, path: Path) -> Ed25519PrivateKey:
 def check_signature(public: Ed25519PublicKey, data: bytes, signature: str, name: str) -> None:
     """Raise :class:`~mcpd.clients.errors.SignatureError` unless *public*, called *name*, signed *data*.
 
-    There is one way to write a *signature*: Base64 with its padding and nothing else.
+    Only one spelling of *signature* is accepted: Base64 with padding.
     """
     if not signature:
         raise SignatureError("it is missing")
@@ -165,7 +165,7 @@ class KeyChange:
     key_id: str
     created: bool
     previous: str | None = None
-    """The key that was in use before."""
+    """Id of the key that was in use before; None if there was none."""
     expires_at: str | None = None
     """End of the validity of signatures of the previous key."""
 
@@ -211,14 +211,14 @@ class Keys:
         return live[-1] if live else None
 
     def check(self, key_id: str) -> None:
-        """Raise :class:`~mcpd.clients.errors.SignatureError` if signatures of that key are not valid now.
+        """Raise :class:`~mcpd.clients.errors.SignatureError` if signatures of the key *key_id* are not valid now.
 
-        That costs one ``lstat``.
+        This takes one ``lstat``.
         """
         self._record(key_id, expired=False)
 
     def verify(self, data: bytes, signature: str, key_id: str, *, expired: bool = False) -> None:
-        """Raise :class:`~mcpd.clients.errors.SignatureError` unless that key signed *data*.
+        """Raise :class:`~mcpd.clients.errors.SignatureError` unless the key *key_id* signed *data*.
 
         The key must be known and, unless *expired* ones are accepted, in use or retired less than :data:`OVERLAP` ago.
         """
@@ -226,7 +226,7 @@ class Keys:
         check_signature(self._public(key_id), data, signature, key_id)
 
     def initialize(self, *, regenerate: bool = False) -> KeyChange:
-        """Create the keys, or public files that are missing; *regenerate* replaces the key.
+        """Create the signing key and the public files that are missing; *regenerate* replaces the key.
 
         Signatures of the old one stay valid for :data:`OVERLAP`. Raises as :meth:`sign` does; *regenerate* is the way
         out of a signing key that cannot be used.
@@ -352,7 +352,7 @@ class Keys:
         return parse_secret_key(data, self._secret)
 
     def _check_published(self, names: Collection[str]) -> None:
-        """Refuse verification keys other than *names*: verification with them would always fail."""
+        """Raise an error for a published verification key that is not in *names*, as it would verify nothing."""
         for path in (self._tree.verification_key, self._tree.verification_key_raw):
             data = self._read(path)
             if data is None:
@@ -386,7 +386,7 @@ class Keys:
         return record
 
     def _public(self, name: str) -> Ed25519PublicKey:
-        """Return the key with that id, which is cached: the id is its hash, so it never changes."""
+        """Return the public key with the id *name*, cached: the id is a hash of the key, so it never changes."""
         public = self._publics.get(name)
         if public is None:
             path = self._path(name)
@@ -421,5 +421,5 @@ class Keys:
 
 
 def _live(records: tuple[Record, ...]) -> list[str]:
-    """Return the ids of those that are not retired: one, or during a rotation two, the newer first."""
+    """Return the ids of keys that are not retired: one or, during a rotation, two, the newer first."""
     return [record.key_id for record in records if record.retired_at is None]

@@ -27,14 +27,14 @@ if TYPE_CHECKING:
 
 
 def holds(found: JsonValue, written: JsonValue) -> bool:
-    """Return True if *found* is what was *written*, possibly with members added."""
+    """Return True if *found* equals *written*, except for members that were added to objects."""
     if isinstance(written, dict) and isinstance(found, dict):
         return all(name in found and holds(found[name], value) for name, value in written.items())
     return same(found, written)
 
 
 def renewed(family: Family, written: JsonValue, found: JsonValue, wanted: JsonValue) -> JsonValue:
-    """Return the entry *wanted*, with what was added to *found* since it was *written*.
+    """Return the entry *wanted*, with the members that were added to *found* since it was *written*.
 
     An entry that starts a program and one with a URL have nothing in common that could be kept.
     """
@@ -70,11 +70,11 @@ def _is_remote(family: Family, entry: JsonValue) -> bool | None:
 
 MASK: Final = "***"
 MOST_LINES: Final = 4_000
-"""Lines between the first and the last change; comparing more takes too long."""
+"""Maximum number of lines between the first and the last change; comparing more takes too long."""
 LONGEST: Final = 400
-"""Characters of a line that are shown, except of deployed ones."""
+"""Number of characters of a line that are shown, unless the line was or will be deployed."""
 _SEEN: Final = 4_000
-"""Characters of a line that are examined."""
+"""Number of characters of a line that are examined."""
 _CONTEXT: Final = 3
 
 _WORD: Final = re.compile(r""""(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'|[^\s{}\[\],:="']+|.""", re.DOTALL)
@@ -304,24 +304,24 @@ class Plan:
     added: list[str]
     changed: list[str]
     removed: list[str]
-    """Deployed before, and not wanted any more."""
+    """Names of servers that were deployed earlier and are removed because they are no longer wanted."""
     kept: list[str]
-    """Added by the user under a wanted name: left as they are, unless taken over."""
+    """Names of wanted servers that the user added: left unchanged unless they are taken over."""
     restored: list[str]
     """Those of :attr:`changed` that were changed by hand since their deployment."""
     left: list[str]
-    """Not wanted any more, but changed by hand: left, and no longer managed."""
+    """Names of servers that are no longer wanted but were changed by hand: left in the file, not managed any more."""
     entries: Mapping[str, JsonValue] = field(repr=False)
     """The wanted entries, in the client's dialect."""
     take_over: tuple[str, ...]
     changes: Mapping[str, JsonValue | None] = field(repr=False)
     """Changes to the file: entries to put, None for those to remove."""
     replaced: Mapping[str, JsonValue] = field(repr=False)
-    """Entries in the file under those names."""
+    """Entries that the file has under the names in :attr:`changes`."""
     owned: Mapping[str, JsonValue] = field(repr=False)
     """Entries in the file that mcpctl will manage."""
     before: Mapping[str, JsonValue] = field(repr=False)
-    """Entries that it manages now."""
+    """Entries in the file that mcpctl manages now."""
     base: int
     """Number of the active deployment of the file, 0 for none."""
 
@@ -336,7 +336,7 @@ class Plan:
         return self.new == self.snapshot.data and same(dict(self.owned), dict(self.before))
 
     def is_like(self, other: Plan) -> bool:
-        """Return True if both do the same to the same servers, whatever else is in the file."""
+        """Return True if both plans make the same changes to the same servers, regardless of the rest of the file."""
         return (
             same(dict(self.changes), dict(other.changes))
             and same(dict(self.replaced), dict(other.replaced))

@@ -120,7 +120,7 @@ def placeholders_of(family: Family | None) -> re.Pattern[str]:
 
 
 def secret_in(text: str, name: str = "", placeholder: re.Pattern[str] = PLACEHOLDER) -> str:
-    """Return why *text*, the value of something called *name*, is a secret; empty if it is not."""
+    """Return the reason why *text*, the value of the variable or option *name*, is a secret; else empty."""
     if _SHAPES.search(text):
         return "it has the form of an access token or a private key"
     if name and is_secret_name(name) and _is_literal(text, placeholder):
@@ -236,5 +236,5 @@ def _is_file(text: str) -> bool:
 
 
 def _is_random(text: str) -> bool:
-    """Return True if *text* is not a name: letters and digits alternate in it."""
+    """Return True if *text* looks random, not like a name: it often alternates between letters and digits."""
     return any(len(_TURN.findall(run)) >= _TURNS for run in _RUN.findall(text))

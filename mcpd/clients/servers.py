@@ -29,14 +29,14 @@ class Servers:
         return {server.id: server for server in self._store.list()}
 
     def get(self, server_id: str) -> InstalledServer:
-        """Return one of them. Raises :class:`~mcpd.clients.errors.ServerNotFound`."""
+        """Return the server *server_id*. Raises :class:`~mcpd.clients.errors.ServerNotFound`."""
         found = self.all().get(server_id)
         if found is None:
             raise ServerNotFound(f"no server {printable(server_id)!r} is installed; list_available_servers shows all")
         return found
 
     def tools(self, server_id: str) -> list[str] | None:
-        """Return the names of the tools that it listed at its installation; None if they are not recorded.
+        """Return the names of tools in the tool catalog of *server_id*; None if it has no tool catalog.
 
         Raises :class:`~mcpd.errors.NotFound`.
         """
@@ -44,7 +44,7 @@ class Servers:
         return None if tools is None else [str(tool.get("name", "")) for tool in tools]
 
     def listing(self, search: str = "", transport: str = "") -> dict[str, JsonValue]:
-        """Return those whose id, name or summary contains every word of *search*, and that use *transport*."""
+        """Return the servers that use *transport*, and have all words of *search* in id, name or summary."""
         words = search.casefold().split()
         found = [
             item
@@ -57,7 +57,7 @@ class Servers:
         return {"servers": [*found], "count": len(found)}
 
     def describe(self, server_id: str) -> dict[str, JsonValue]:
-        """Return the description of one. Raises :class:`~mcpd.clients.errors.ServerNotFound`."""
+        """Return the description of *server_id*. Raises :class:`~mcpd.clients.errors.ServerNotFound`."""
         server = self.get(server_id)
         manifest = server.manifest
         properties = manifest.configurable_properties if manifest is not None else []
@@ -91,7 +91,7 @@ def _item(server: InstalledServer) -> dict[str, JsonValue]:
 
 
 def _parameter(found: ConfigProperty) -> dict[str, JsonValue]:
-    """Return a property of its configuration, without the value, which no client's file contains."""
+    """Return the description of the property *found*, without its value, which never goes into a client's file."""
     return {
         "name": found.key,
         "type": str(found.type),

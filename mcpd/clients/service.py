@@ -168,7 +168,7 @@ class Orchestration:
         return found if found.is_signed else self._answer(found)
 
     def current(self, client_id: str, profile_id: str = DEFAULT_PROFILE) -> Release:
-        """Return the latest release, or an unsigned one of the installed servers if none was published.
+        """Return the latest release or, if nobody published one, an unsigned one made from the installed servers.
 
         Servers that cannot be published, because of the policy or otherwise, are left out. Nothing is signed or kept.
         Raises :class:`~mcpd.clients.errors.ClientNotFound`, :class:`~mcpd.clients.errors.ProfileNotFound`,
@@ -187,7 +187,7 @@ class Orchestration:
         return found
 
     def keep(self, shown: Release) -> Release:
-        """Return *shown* as a release that is kept, for a deployment; one of the installed servers is signed.
+        """Store *shown* for a deployment and return it, signed if it was only made from the installed servers.
 
         Raises :class:`~mcpd.errors.Busy` if a release was published since it was shown, and the errors of writing.
         """
@@ -213,7 +213,7 @@ class Orchestration:
         return id_of(made.payload) != newest.artifact_id
 
     def view_draft(self, client_id: str, profile_id: str = DEFAULT_PROFILE) -> dict[str, JsonValue]:
-        """Return the draft, or what one would begin with, and how it differs from the latest release."""
+        """Return the draft, or the content of a new draft, and its differences from the latest release."""
         return self._publishing.view(*self._known(client_id, profile_id))
 
     def add_server(
@@ -257,7 +257,7 @@ class Orchestration:
     def validate(
         self, client_id: str, profile_id: str = DEFAULT_PROFILE, payload: JsonValue = None
     ) -> dict[str, JsonValue]:
-        """Return the faults of *payload*, else of the draft, else of what would be published, and policy violations."""
+        """Return errors, warnings and policy violations of *payload*, or of the draft, or of the installed servers."""
         family, _ = self._known(client_id, profile_id)
         generated = False
         if payload is None:
@@ -330,7 +330,7 @@ class Orchestration:
         return self.servers.listing(search, transport)
 
     def describe_server(self, server_id: str) -> dict[str, JsonValue]:
-        """Return one of them. Raises :class:`~mcpd.clients.errors.ServerNotFound`."""
+        """Return the description of *server_id*. Raises :class:`~mcpd.clients.errors.ServerNotFound`."""
         return self.servers.describe(server_id)
 
     def _answer(self, made: Release) -> Release:
