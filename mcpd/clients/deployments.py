@@ -112,7 +112,7 @@ def compare(family: Family, file: Path, deployed: Mapping[str, JsonValue]) -> Dr
 
 
 def unreadable(file: Path | None, fault: McpdError, way_out: str = "") -> Drift:
-    """Return the result for a *file* that *fault* prevents from being compared; None stands for all of a client."""
+    """Return the result for *file*, which cannot be compared because of *fault*; None means all files of a client."""
     return Drift(file, deployed=True, status="unreadable", problem=fault.message + way_out)
 
 

@@ -145,7 +145,7 @@ def _at(items: list[JsonValue], index: int) -> object:
 
 
 def _is_same(before: object, after: object) -> bool:
-    """Return True if two values, of which at least one is a scalar, are the same JSON (``true`` and ``1`` are not)."""
+    """Return True if two values, not both objects or both lists, are the same JSON (``true`` and ``1`` are not)."""
     if type(before) is not type(after):
         return False
     return repr(before) == repr(after) if isinstance(before, float) else before == after
