@@ -18,21 +18,21 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 CPU_SECONDS: Final = 2
-"""Limit on processor time."""
+"""Limit on CPU time in seconds."""
 WALL_SECONDS: Final = 4.0
-"""Limit on elapsed time, longer as other processes use the processor, too."""
+"""Limit on elapsed time in seconds; above the CPU limit, since other processes use the processor too."""
 MEMORY: Final = 512 << 20
 """Limit on the address space in bytes. Python's parser briefly takes up to 1,300 times the size of the source."""
 OUTPUT: Final = 1 << 20
-"""Limit on the output in bytes. A shell quotes the line that it rejects."""
+"""Limit on the output in bytes; a shell's error message repeats the rejected line, however long it is."""
 _CHUNK: Final = 64 * 1024
 
 
 def run(command: Sequence[str], data: bytes) -> tuple[int, bytes]:
     """Run *command* with *data* as its standard input; return its exit status and its output.
 
-    A parser that recurses too deeply ends by ``-SIGSEGV``. Raises :class:`~mcpd.errors.LimitExceeded` if the program
-    exceeds a limit, and OSError if it cannot be started. It has ended when this returns.
+    The status is ``-SIGSEGV`` for a parser that recursed too deeply. Raises :class:`~mcpd.errors.LimitExceeded` if the
+    program exceeds a limit, and OSError if it cannot be started. The program has ended when this function returns.
     """
     with (
         open(os.memfd_create("output", os.MFD_CLOEXEC), "rb") as output,  # noqa: PTH123 - a descriptor
@@ -94,7 +94,7 @@ def _feed(process: subprocess.Popen[bytes], data: bytes) -> None:
             if given in ready:
                 try:
                     rest = rest[os.write(given, rest[:_CHUNK]) :]
-                except BrokenPipeError:  # It needs no more input.
+                except BrokenPipeError:  # The program stopped reading.
                     rest = rest[:0]
                 if not rest:
                     poll.unregister(given)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The composition root of mcpd: builds the parts and connects them."""
+"""The composition root of mcpd: creates its components and connects them."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class Daemon:
         self._read_only = read_only
         self._log_settings = log_settings
         self._settings_error: McpdError | None = None
-        """The error in the settings that mcpd started with: no server is started then, and calls report it."""
+        """Error in the settings that mcpd started with. While it is set, no server is started, and calls report it."""
         try:
             self._settings = self._load()
         except McpdError as error:
@@ -135,7 +135,7 @@ class Daemon:
             asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, reload)
             notify("READY=1", f"STATUS={status.text()}")
             check_sandboxes()
-            gc.freeze()  # these objects stay; scanning them again and again would take a sixth of a refresh's time
+            gc.freeze()  # these objects are permanent; scanning them repeatedly would take a sixth of a refresh's time
             log.info("mcpd %s serves the %s scope", core.version, self._scope)
             is_idle = await self._wait_for_end(connection, idle)
             handed_over = (is_idle or await is_restarting(connection)) and work.can_hand_over()
@@ -153,7 +153,10 @@ class Daemon:
         return RESTART_EXIT_STATUS if is_idle and handed_over else 0
 
     def _gated_launchers(self, launchers: Launchers) -> list[GatedLauncher]:
-        """Return the launchers for servers and builds, maybe the same one, behind checks of their sandboxes."""
+        """Wrap the launchers for servers and for builds so that each checks its sandbox before it starts anything.
+
+        Returns one launcher if both are the same.
+        """
 
         async def verify(launcher: Launcher) -> None:
             if self._settings_error is not None:
@@ -182,7 +185,7 @@ class Daemon:
         )
 
     async def _wait_for_end(self, connection: Connection, idle: IdleExit) -> bool:
-        """Wait until mcpd should end; return whether that is because it is idle."""
+        """Wait until mcpd should end; return whether it ends because it is idle."""
         lost = asyncio.create_task(connection.wait_lost())
         stopped = asyncio.create_task(self._stop.wait())
         leaving = asyncio.create_task(idle.run())

@@ -25,8 +25,8 @@ EXIT_NOT_FOUND: Final = 4
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """Return the end of a message that suggests the one of *known* most like *word*; empty if none is similar."""
-    import difflib  # needed for mistakes only
+    """Return ``; did you mean …?`` with the element of *known* most similar to *word*; empty if none is similar."""
+    import difflib  # slow to import, and only needed for error messages
 
     names = list(known)
     ends = [name for name in names if name.endswith((f".{word}", f"/{word}"))]
@@ -35,7 +35,7 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
 
 
 class McpdError(Exception):
-    """A failure with a name on every interface; by itself, an internal error."""
+    """Base class of all failures that callers see; raised directly, it is an internal error."""
 
     dbus_name: ClassVar[str] = FREEDESKTOP_PREFIX + "Failed"
     jsonrpc_code: ClassVar[int] = -32603
@@ -56,7 +56,7 @@ class McpdError(Exception):
 
 
 class NotFound(McpdError):
-    """There is no server, entry, registry, job or session with that name."""
+    """No server, entry, registry, job or session has that name."""
 
     dbus_name = ERROR_PREFIX + "NotFound"
     jsonrpc_code = -32602
@@ -65,7 +65,7 @@ class NotFound(McpdError):
 
 
 class AlreadyInstalled(McpdError):
-    """The server is already installed, or another one has its id."""
+    """The server is already installed, or another server has the same id."""
 
     dbus_name = ERROR_PREFIX + "AlreadyInstalled"
     http_status = 409
@@ -103,7 +103,7 @@ class ConfigMissing(McpdError):
 
 
 class IntegrityMismatch(McpdError):
-    """Fetched data does not match what was pinned (revision, hash)."""
+    """Fetched data does not match its pin (revision or hash)."""
 
     dbus_name = ERROR_PREFIX + "IntegrityMismatch"
     http_status = 502
@@ -137,21 +137,21 @@ class Unhealthy(McpdError):
 
 
 class NeedsApproval(McpdError):
-    """An update adds or changes tools, and waits for approval."""
+    """An update adds or changes tools and is waiting for approval."""
 
     dbus_name = ERROR_PREFIX + "NeedsApproval"
     http_status = 409
 
 
 class ReadOnly(McpdError):
-    """The object belongs to a layer that this instance does not write."""
+    """The object belongs to a layer that this instance must not change."""
 
     dbus_name = ERROR_PREFIX + "ReadOnly"
     http_status = 403
 
 
 class Busy(McpdError):
-    """Another job holds the object."""
+    """Another job is changing the object."""
 
     dbus_name = ERROR_PREFIX + "Busy"
     http_status = 409
@@ -220,7 +220,7 @@ class Disabled(McpdError):
 
 
 class TimedOut(McpdError):
-    """No answer in time."""
+    """An operation did not finish in time."""
 
     dbus_name = FREEDESKTOP_PREFIX + "Timeout"
     jsonrpc_code = -32000
@@ -326,7 +326,7 @@ class ServiceUnavailable(McpdError):
 
 
 class UnknownObject(McpdError):
-    """No object at that D-Bus path."""
+    """No object exists at that D-Bus path."""
 
     dbus_name = FREEDESKTOP_PREFIX + "UnknownObject"
     http_status = 404
@@ -380,7 +380,7 @@ def from_dbus(name: str, message: str) -> McpdError:
 
 
 def from_oserror(error: OSError, doing: str) -> McpdError:
-    """Return the mcpd error for *error*, raised while *doing* (e.g. ``"writing /x"``); its message names both."""
+    """Convert *error*, raised while *doing* (e.g. ``"writing /x"``), to an mcpd error whose message names both."""
     text = f"{doing}: {error.strerror or error}"
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return NoSpace(f"{text}. Free some space and try again.")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""File operations that are safe against power loss, full disks and hostile directory trees, and a lock for writers."""
+"""File operations that survive power loss, full disks and hostile directory trees, and a lock for writers."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     from types import TracebackType
 
 TEMP_MARK: Final = "~tmp"
-"""Suffix of the names of temporary files; ids cannot contain ``~``."""
+"""Suffix of the names of temporary files. It cannot occur in a server id, which must not contain ``~``."""
 TEMP_NAME: Final = re.compile(rf"\.(.+)\.[0-9a-f]{{12}}{TEMP_MARK}", re.DOTALL)
 """Name of a temporary file; the group is the name of the file it will replace."""
 MAX_FILE: Final = 8 * 1024 * 1024
-"""Bytes of a manifest or index."""
+"""Maximum bytes of a manifest or index."""
 
 RENAME_NOREPLACE: Final = 1
 RENAME_EXCHANGE: Final = 2
@@ -35,7 +35,7 @@ _DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 
 _PUBLIC: Final = 0o755
 _TICK: Final = 50_000_000
-"""Nanoseconds."""
+"""Nanoseconds after which a file system clock has certainly advanced."""
 
 Signature: TypeAlias = tuple[int, int, int, int]
 
@@ -44,23 +44,23 @@ def write_atomic(path: Path, data: bytes, mode: int = 0o644) -> None:
     """Write *data* to *path* so that every reader, even after a power loss, sees the whole old or new file.
 
     A symlink at *path* is replaced, not followed. Raises :class:`~mcpd.errors.NoSpace` or another
-    :class:`~mcpd.errors.McpdError`; then the old file is unchanged.
+    :class:`~mcpd.errors.McpdError` and leaves the old file unchanged.
     """
     with Staged(path, data, mode) as staged:
         staged.commit()
 
 
 class Staged:
-    """A file or symlink written under a temporary name; :meth:`commit` renames it, which needs no more space.
+    """A file or symlink written under a temporary name; :meth:`commit` renames it, which needs no disk space.
 
-    Several are staged first and committed afterwards, so that a full disk stops a change before its first step. Leaving
-    the ``with`` block removes what was not committed.
+    To change several files, stage all of them before committing the first, so that a full disk cannot interrupt the
+    change halfway. Leaving the ``with`` block removes the temporary file if it was not committed.
     """
 
     def __init__(self, path: Path, content: bytes | str, mode: int = 0o644, directory: int | None = None) -> None:
         """*content* is the content of the file or, as ``str``, the target of the symlink.
 
-        *directory* is an open descriptor of the directory of *path*, which is closed in the end; else it is opened.
+        *directory* is an open descriptor of the parent of *path*, which this object closes; by default it opens one.
         """
         self._path = path
         self._temp = f".{path.name}.{secrets.token_hex(6)}{TEMP_MARK}"
@@ -84,7 +84,7 @@ class Staged:
         self._drop()
 
     def commit(self) -> None:
-        """Move it into place."""
+        """Rename the temporary file to its final path."""
         try:
             os.rename(self._temp, self._path.name, src_dir_fd=self._directory, dst_dir_fd=self._directory)
             os.fsync(self._directory)
@@ -92,7 +92,10 @@ class Staged:
             raise from_oserror(error, f"writing {self._path}") from error
 
     def exchange(self) -> Path | None:
-        """Exchange it with a directory in its place; return the directory's new path, None if not supported."""
+        """Exchange the temporary file with the directory at its final path.
+
+        Returns the new path of the directory, or None if the exchange failed or is not supported.
+        """
         try:
             if not rename_with(RENAME_EXCHANGE, self._temp, self._path.name, self._directory):
                 return None
@@ -113,7 +116,9 @@ class Staged:
 
 
 def rename_with(flags: int, source: str, target: str, directory: int) -> bool:
-    """Rename within the open *directory* with *flags* of renameat2(2); return False if the file system cannot.
+    """Rename *source* to *target* in the open *directory* with *flags* of renameat2(2).
+
+    Returns False if the file system does not support the flags.
 
     Raises OSError.
     """
@@ -145,7 +150,7 @@ def write_new(path: Path | str, data: bytes, mode: int, directory: int | None = 
 
 
 def sync_directory(path: Path) -> None:
-    """Flush renames and new names in *path* to disk."""
+    """Flush the directory *path*, with renames and new names in it, to disk."""
     descriptor = os.open(path, _DIRECTORY)
     try:
         os.fsync(descriptor)
@@ -154,7 +159,7 @@ def sync_directory(path: Path) -> None:
 
 
 def sync_tree(path: Path) -> None:
-    """Flush everything below *path* to disk, with one call for its whole file system.
+    """Flush everything below *path* to disk, with one syncfs(2) of the whole file system.
 
     Raises :class:`~mcpd.errors.McpdError` if that fails.
     """
@@ -168,9 +173,9 @@ def sync_tree(path: Path) -> None:
 
 
 def make_directory(path: Path, mode: int = 0o755) -> None:
-    """Create *path* with *mode*, and missing parents.
+    """Create the directory *path* with *mode*, and its missing parents.
 
-    A public directory gets public parents, whatever the umask is.
+    The parents of a directory with mode 0755 get that mode too, regardless of the umask.
     """
     try:
         if not path.is_dir():
@@ -206,7 +211,7 @@ def read_file(path: Path, limit: int = MAX_FILE) -> bytes:
 
 
 def signature(status: os.stat_result) -> Signature:
-    """Return values that change when the file changes."""
+    """Return the values of *status* that change whenever the file changes."""
     return (status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
 
 
@@ -220,7 +225,7 @@ def settled_signature(path: Path) -> Signature | None:
 
 
 def settled(status: os.stat_result) -> bool:
-    """Return whether the last change is so old that another one would change the :func:`signature`.
+    """Return whether the last change is old enough for the next one to change the :func:`signature`.
 
     File system clocks tick every few milliseconds; two changes within one tick may look like one.
     """
@@ -228,7 +233,7 @@ def settled(status: os.stat_result) -> bool:
 
 
 def remove_tree(path: Path) -> None:
-    """Remove *path*: a directory with its content, a file, or a symlink but never its target.
+    """Remove *path*: a directory with its content, a file, or a symlink (but not its target).
 
     Raises OSError. A missing *path* is fine.
     """
@@ -245,10 +250,10 @@ def remove_tree(path: Path) -> None:
 
 
 def _remove_directories(parent: int, name: str) -> None:
-    """Empty the directory *name* in *parent*, however deep.
+    """Empty the directory *name* in *parent*, however deeply nested.
 
-    Two descriptors suffice for any depth, and no path is longer than the system's limit of 4,096 bytes: the way back up
-    is ``..``, checked to be the directory that the way down began in.
+    Two descriptors suffice for any depth, and no path exceeds the system's limit of 4,096 bytes: to ascend, open ``..``
+    and check that it is the directory that was left when descending.
     """
     current = _open_directory(parent, name)
     try:
@@ -275,14 +280,14 @@ def _remove_directories(parent: int, name: str) -> None:
 
 
 def _step(current: int, name: str) -> int:
-    """Open *name* in the directory *current*, and close that."""
+    """Open the directory *name* in the directory *current*, close *current*, and return the new descriptor."""
     following = _open_directory(current, name)
     os.close(current)
     return following
 
 
 def _clear(directory: int) -> list[str]:
-    """Unlink everything but directories; return the names of the directories."""
+    """Unlink all files in *directory*; return the names of its subdirectories."""
     names = []
     with os.scandir(directory) as entries:
         for entry in entries:
@@ -295,7 +300,10 @@ def _clear(directory: int) -> list[str]:
 
 
 def _open_directory(parent: int, name: str) -> int:
-    """Open the directory for removal; some package managers leave directories without write permission."""
+    """Open the directory *name* for removal of its content.
+
+    Adds missing permissions of the owner first, as some package managers create read-only directories.
+    """
     flags = os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
     handle = os.open(name, os.O_PATH | flags, dir_fd=parent)
     try:
@@ -323,7 +331,7 @@ _PAUSE: Final = 0.02
 
 
 class WriteLock:
-    """Reentrant lock of the writer of one directory tree."""
+    """Reentrant lock, across threads and processes, for changes to one directory tree."""
 
     def __init__(self, path: Path, wait: float = WAIT) -> None:
         """*path* is the lock file, *wait* the seconds to wait for another holder."""
@@ -334,7 +342,7 @@ class WriteLock:
 
     @contextmanager
     def hold(self) -> Iterator[None]:
-        """Hold the lock; raises :class:`~mcpd.errors.Busy` if another holder keeps it too long."""
+        """Hold the lock. Raises :class:`~mcpd.errors.Busy` if another holder keeps it longer than the wait time."""
         if not self._thread.acquire(timeout=self._wait):
             raise Busy(f"{self._path.parent}: another change is in progress; try again when it has finished")
         try:

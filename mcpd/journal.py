@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Logging into systemd's journal with fields (systemd.journal-fields(7)), or as lines on standard error.
+"""Logging to systemd's journal with fields (systemd.journal-fields(7)), or as lines to standard error.
 
 An ``extra`` key of :mod:`logging` that is the name of a journal field (``MCP_SERVER_ID``) becomes that field. The
 protocol is https://systemd.io/JOURNAL_NATIVE_PROTOCOL. No content of a message or field can become another field.
@@ -54,11 +54,11 @@ _ALIASES: Final = {"error": "err", "critical": "crit", "warn": "warning"}
 _FIELD: Final = re.compile(r"[A-Z][A-Z0-9_]{0,63}", re.ASCII)
 _SEND_BUFFER: Final = 8 * 1024 * 1024
 _MESSAGE: Final = logging.Formatter("%(message)s")
-"""Appends the traceback to the message."""
+"""Formats a message together with its traceback."""
 _SEND_TIMEOUT: Final = 0.01
-"""Seconds that a message waits for room in the socket; after a loss, none waits until one gets through."""
+"""Seconds to wait for room in the socket for a log message; no wait after a lost message, until one is sent again."""
 _ENTRY_TIMEOUT: Final = 1.0
-"""Seconds that an entry that must not be lost waits for room."""
+"""Seconds to wait for room in the socket for an entry that must not be lost."""
 _TOO_LARGE: Final = frozenset({errno.EMSGSIZE, errno.ENOBUFS})
 _SEALS: Final = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE | F_SEAL_SEAL
 
@@ -95,7 +95,7 @@ class LogSettings:
     def target(self) -> Target:
         """The destination of messages: ``journal``, or ``console`` for lines on standard error.
 
-        The setter raises :class:`~mcpd.errors.InvalidArgument` for others.
+        The setter raises :class:`~mcpd.errors.InvalidArgument` for other values.
         """
         return self._target
 
@@ -123,7 +123,7 @@ class LogSettings:
 
 
 def configure(level: str, *, identifier: str) -> LogSettings:
-    """Set up the root logger: for the journal if standard error goes there (``$JOURNAL_STREAM``), else for lines.
+    """Configure the root logger for the journal if standard error is connected to it, else for lines on standard error.
 
     Replaces existing handlers. Raises :class:`~mcpd.errors.InvalidArgument` for an unknown *level*.
     """
@@ -143,7 +143,7 @@ def _stderr_is_journal() -> bool:
 
 
 class EntrySender:
-    """Sends entries to the journal, and connects again when that was restarted, with a new socket."""
+    """Sends entries to the journal, and reconnects after the journal was restarted."""
 
     def __init__(self, identifier: str, address: str = SOCKET) -> None:
         self._own = field("SYSLOG_IDENTIFIER", identifier)
@@ -154,7 +154,7 @@ class EntrySender:
         """Send one entry of *fields*, each made by :func:`field` or in the same format.
 
         Raises :class:`OSError` if the journal is not running, :class:`TimeoutError` if it does not read for *timeout*
-        seconds, or :class:`BlockingIOError` if these are 0.
+        seconds, or :class:`BlockingIOError` instead if *timeout* is 0.
         """
         try:
             _send_entry(self._connected(timeout), self._own + fields)
@@ -182,7 +182,7 @@ class EntrySender:
 
 
 class JournalHandler(logging.Handler):
-    """Sends each record as an entry with fields; as lines on standard error if the journal is not running."""
+    """Log handler that sends each record to the journal, or to standard error if the journal is not running."""
 
     def __init__(self, identifier: str, address: str) -> None:
         super().__init__()
@@ -251,13 +251,13 @@ def _record_fields(record: logging.LogRecord) -> Iterator[bytes]:
 
 
 def _loss_fields(count: int) -> bytes:
-    """Return the fields of an entry that reports lost ones."""
+    """Return the fields of an entry that reports *count* lost messages."""
     message = f"{count} log messages were lost because the journal did not read them"
     return field("MESSAGE", message) + field("PRIORITY", _LEVELS["warning"][1])
 
 
 def field(name: str, value: object) -> bytes:
-    """Return one field, in the form with a length if the value has several lines."""
+    """Return one field in the journal's protocol, in the binary form if the value has several lines."""
     data = value if isinstance(value, bytes) else str(value).encode(errors="backslashreplace")
     if b"\n" in data:
         return name.encode() + b"\n" + struct.pack("<Q", len(data)) + data + b"\n"
@@ -271,8 +271,8 @@ def _priority(level: int) -> int:
 def _write_lines(record: logging.LogRecord) -> None:
     """Write *record* to standard error.
 
-    If that is the journal's stream, each line begins with its priority (``<4>``), which the journal removes again
-    (``SyslogLevelPrefix=``), so no line of a message can set another priority.
+    If standard error is connected to the journal, each line begins with the priority (``<4>``), which the journal
+    removes (``SyslogLevelPrefix=``), so that no line of a message can set another priority.
     """
     lines = logging.Formatter(FORMAT).format(record).splitlines()
     prefix = f"<{_priority(record.levelno)}>" if _stderr_is_journal() else ""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Messages to the service manager while mcpd runs, and the reasons for mcpd to stay."""
+"""Status messages to the service manager, and the work that keeps mcpd from exiting when idle."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ STATUS_INTERVAL: Final = 0.5
 
 
 async def feed_watchdog() -> None:
-    """Send ``WATCHDOG=1`` from the event loop, as often as the service manager wants."""
+    """Send ``WATCHDOG=1`` from the event loop, as often as the service manager requires."""
     interval = watchdog_interval()
     while interval is not None:
         notify("WATCHDOG=1")
@@ -43,7 +43,7 @@ class StatusLine:
         """The error in the settings, shown before the counts."""
 
     def text(self) -> str:
-        """Return the line."""
+        """Return the text of the status line."""
         core = self._core
         jobs = sum(not job.state.finished for job in core.installer.jobs.list())
         figures = (
@@ -53,7 +53,7 @@ class StatusLine:
         return "; ".join(filter(None, (self.problem, core.sandbox_problem, figures)))
 
     def changed(self) -> None:
-        """Schedule an update."""
+        """Schedule an update of the status line."""
         if self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(STATUS_INTERVAL, self._send)
 
@@ -83,17 +83,17 @@ class DaemonWork:
         self._leashes = leashes
 
     def busy(self) -> bool:
-        """Return whether a server runs or starts, a job is listed, or a sandbox is checked."""
+        """Return whether a server is running or starting, a job is listed, or a sandbox check is in progress."""
         checking = any(gate.checking for gate in self._gates)
         return bool(checking or self._sessions.list() or self._sessions.starting or self._jobs.list())
 
     def unfinished(self) -> bool:
-        """Return whether there is a job, or a server that the next mcpd could not take over."""
+        """Return whether a job is listed, or a server is running or starting that the next mcpd could not take over."""
         lost = self._sessions.list() and not self.can_hand_over()
         return bool(self._jobs.list() or self._sessions.starting or lost)
 
     def can_hand_over(self) -> bool:
-        """Return whether servers run, and the next mcpd could take over all of them."""
+        """Return whether servers are running and the next mcpd could take over all of them."""
         sessions = self._sessions.list()
         capacity = os.environ.get("FDSTORE", "")
         return (

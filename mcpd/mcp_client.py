@@ -27,12 +27,12 @@ HANDSHAKE: Final = "2025-11-25"
 MODERN: Final = "2026-07-28"
 """Revision of the modern era."""
 MAX_LINE: Final = 64 * 1024 * 1024
-"""Bytes of one message from a server."""
+"""Maximum bytes of one message from a server."""
 MAX_PAGES: Final = 200
 MAX_REASON: Final = 500
-"""Characters of the message in an error object."""
+"""Maximum characters kept of the message in an error object."""
 MAX_NOISE: Final = 200
-"""Lines that are not JSON-RPC, for :func:`limit_noise`."""
+"""Maximum number of lines that are not JSON-RPC, for :func:`limit_noise`."""
 METHOD_NOT_FOUND: Final = -32601
 
 Notified: TypeAlias = "Callable[[str, dict[str, Any]], None]"
@@ -40,7 +40,7 @@ Notified: TypeAlias = "Callable[[str, dict[str, Any]], None]"
 
 
 class ConnectionFault(Exception):
-    """The server does not speak MCP; the message says what it did."""
+    """The server does not speak MCP, or ended; the message describes the fault."""
 
 
 class Closed(ConnectionFault):
@@ -48,14 +48,14 @@ class Closed(ConnectionFault):
 
 
 class TooMuch(ConnectionFault):
-    """The server wrote more than it may."""
+    """The server wrote more than is allowed."""
 
 
 class Refused(McpdError):
     """The server answered with an error object."""
 
     def __init__(self, what: str, error: Mapping[str, Any]) -> None:
-        """*what* was refused: a server and a method."""
+        """*what* names the server and the method that was refused; *error* is the error object."""
         code = error.get("code")
         self.code = code if isinstance(code, int) else 0
         self.reason = str(error.get("message", ""))[:MAX_REASON]
@@ -77,11 +77,11 @@ class McpClient:
         on_notification: Notified | None = None,
         on_noise: Callable[[int, bytes], None] | None = None,
     ) -> None:
-        """Own the descriptors *to_server* (its stdin) and *from_server* (its stdout), or the one socket that is both.
+        """Take ownership of *to_server* (the server's stdin) and *from_server* (its stdout), which may be one socket.
 
-        *name* is the server in messages, and *client* the name of this client. The server may write *max_bytes* in
-        total. *on_notification* is called with its notifications, *on_noise* with the number of lines so far that are
-        not JSON-RPC, and the last of them.
+        *name* identifies the server in error messages; *client* is the name sent to the server. The server may write
+        *max_bytes* in total. *on_notification* is called for each notification, *on_noise* for each line that is not
+        JSON-RPC, with the number of such lines so far and the line.
         """
         self._fds = (to_server, from_server)
         self._name = name
@@ -119,11 +119,11 @@ class McpClient:
         self._read.close()
 
     def close_stdin(self) -> None:
-        """Close the server's stdin: there are no more requests."""
+        """Close the server's stdin, which ends the requests."""
         self._writer.write_eof()
 
     async def initialize(self) -> str:
-        """Begin in the handshake era and return the revision that the server chose. Raises as :meth:`request`."""
+        """Begin in the handshake era; return the revision that the server chose. Raises like :meth:`request`."""
         self.about = await self.request(
             "initialize", {"protocolVersion": HANDSHAKE, "capabilities": {}, "clientInfo": self._client}
         )
@@ -131,7 +131,7 @@ class McpClient:
         return str(self.about.get("protocolVersion", ""))
 
     async def discover(self) -> bool:
-        """Begin in the modern era; return whether the server speaks its revision. Raises as :meth:`request`."""
+        """Begin in the modern era; return whether the server supports :data:`MODERN`. Raises like :meth:`request`."""
         prefix = "io.modelcontextprotocol"
         self._meta = {
             f"{prefix}/protocolVersion": MODERN,
@@ -143,7 +143,7 @@ class McpClient:
         return isinstance(versions, list) and MODERN in versions
 
     async def tools(self) -> list[dict[str, Any]]:
-        """Return all tools, from all pages; none if the server has no such capability and refuses to list them."""
+        """Return all tools from all pages; an empty list if the server lacks the capability and the method."""
         found: list[dict[str, Any]] = []
         params: dict[str, Any] = {}
         for _ in range(MAX_PAGES):
@@ -165,7 +165,7 @@ class McpClient:
     async def call(
         self, tool: str, arguments: Mapping[str, object], *, progress: bool = False, grace: float = 0.0
     ) -> dict[str, Any]:
-        """Call *tool* and return its result, which may have ``isError``.
+        """Call *tool* and return its result, which may contain ``isError``.
 
         With *progress*, ask the server for progress notifications. If the task is cancelled, cancel the call and wait
         up to *grace* seconds for the server to end; the connection cannot be used after that.
@@ -204,7 +204,7 @@ class McpClient:
                 raise ConnectionFault(f"its answer to {method} holds neither a result nor an error")
 
     async def _cancel(self, number: int, grace: float) -> None:
-        """Cancel the request *number*, close our direction, and wait up to *grace* seconds for the server to end."""
+        """Cancel request *number*, close the server's stdin, and wait up to *grace* seconds for the server to end."""
         cancelled = {"requestId": number, "reason": "the user has interrupted it"}
         with suppress(ConnectionFault, OSError, TimeoutError):
             self._write({"method": "notifications/cancelled", "params": cancelled})
@@ -214,7 +214,7 @@ class McpClient:
                     await self._receive()
 
     async def _answer(self, message: Mapping[str, Any]) -> None:
-        """Handle a notification, or answer a request of the server: only ``ping`` is supported."""
+        """Handle a notification, or answer a request from the server; only ``ping`` is supported."""
         if "id" not in message:
             params = message.get("params")
             if self._on_notification is not None and isinstance(message["method"], str) and isinstance(params, dict):
@@ -241,7 +241,7 @@ class McpClient:
                 line = await self._reader.readline()
             except ValueError as error:
                 raise TooMuch(f"it wrote a line of more than {self._max_line // 1024**2} MiB to its stdout") from error
-            except ConnectionError:  # a socket, of which not all was read
+            except ConnectionError:  # a socket whose other end closed with unread data
                 line = b""
             self._received += len(line)
             if self._max_bytes is not None and self._received > self._max_bytes:
@@ -262,7 +262,7 @@ class McpClient:
 
 
 def limit_noise(count: int, _line: bytes) -> None:
-    """Raise :class:`TooMuch` for more than :data:`MAX_NOISE` lines; to pass as *on_noise*."""
+    """Raise :class:`TooMuch` if *count* exceeds :data:`MAX_NOISE`; a callback for *on_noise*."""
     if count > MAX_NOISE:
         raise TooMuch("its stdout is not JSON-RPC; log messages belong on stderr")
 

@@ -18,7 +18,7 @@ UNNAMED: Final = "unknown"
 """The name of passed descriptors without a name."""
 MAX_NAME: Final = 255
 _TIMEOUT: Final = 5.0
-"""Seconds that a message waits for room; there is room unless hundreds of messages are queued."""
+"""Seconds to wait for room in the socket, which is full only if hundreds of messages are queued."""
 
 log = logging.getLogger(__name__)
 
@@ -26,8 +26,8 @@ log = logging.getLogger(__name__)
 def notify(*lines: str, fds: Sequence[int] = ()) -> bool:
     """Send *lines*, such as ``READY=1``, and copies of *fds* to the service manager.
 
-    Returns False if there is none, or if it does not take the message within 5 s. Each line stays one line, whatever
-    its value contains.
+    Returns False if no service manager is known, or if it does not accept the message within 5 s. Line breaks within a
+    line are replaced with spaces.
     """
     address = os.environ.get("NOTIFY_SOCKET")
     if not address:
@@ -53,22 +53,22 @@ def reloading() -> bool:
 
 
 def store_fd(name: str, fd: int) -> bool:
-    """Have the service manager keep a copy of *fd* under *name* for the next process.
+    """Store a copy of *fd* as *name* in the service manager's FD store, for the next process of this service.
 
-    The copy is closed by :func:`remove_fd`, or when the service stops for good, but not when the other end hangs up:
-    its last data are still to be read. Raises :class:`ValueError` for a *name* that the service manager would silently
-    replace.
+    The copy is closed by :func:`remove_fd`, or when the service stops for good, but not when the other end hangs up,
+    because its last data must still be read. Raises :class:`ValueError` for a *name* that the service manager would
+    silently replace.
     """
     return notify("FDSTORE=1", f"FDNAME={_check_name(name)}", "FDPOLL=0", fds=[fd])
 
 
 def remove_fd(name: str) -> bool:
-    """Have the service manager close the descriptor under *name*. Raises :class:`ValueError` as :func:`store_fd`."""
+    """Remove the descriptor *name* from the FD store. Raises :class:`ValueError` like :func:`store_fd`."""
     return notify("FDSTOREREMOVE=1", f"FDNAME={_check_name(name)}")
 
 
 def watchdog_interval() -> float | None:
-    """Return the seconds between two ``WATCHDOG=1``, half of the watchdog timeout; ``None`` without one."""
+    """Return the seconds between ``WATCHDOG=1`` messages, half of the watchdog timeout; None if there is no timeout."""
     text = os.environ.get("WATCHDOG_USEC")
     if not text or os.environ.get("WATCHDOG_PID", str(os.getpid())) != str(os.getpid()):
         return None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The types of package source: one object each, with all that is known of it except its recipe.
+"""The types of package source: one object each, with everything but the recipe.
 
 The recipes are in :mod:`mcpd.install.sources`. HACKING.md says how to add a type.
 """
@@ -37,53 +37,54 @@ class PackageSource:
 
     type: SourceType
     pin: str = ""
-    """The field that chooses one state of the files: ``version``, ``rev`` or ``sha256``; empty if nothing does."""
+    """The field that pins the files: ``version``, ``rev`` or ``sha256``; empty if the type cannot be pinned."""
     exact: str = "(?!)"
-    """Pattern of the pins that always mean the same files, unlike tags and branches."""
+    """Pattern of the pins that always refer to the same files, unlike tags and branches."""
     describes_itself: bool = False
     """True if the files define how the server is started, so that an entry needs no transports."""
     requires: tuple[tuple[str, str], ...] = ()
-    """Programs that an installation runs, each with the Debian package that has it."""
+    """Programs that an installation runs, each with the Debian package that contains it."""
 
     def is_exact(self, pin: str) -> bool:
-        """Return whether *pin* always means the same files."""
+        """Return whether *pin* always refers to the same files."""
         return re.fullmatch(self.exact, pin, re.ASCII) is not None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PackageIndex(PackageSource):
-    """A package source of named packages in versions."""
+    """A package source that offers named, versioned packages, such as npm."""
 
     pin: str = "version"
     describes_itself: bool = True
     noun: str
-    """A package of it, in messages: ``an npm package``."""
+    """Phrase for one of its packages in messages: ``an npm package``."""
     name: str
-    """Pattern of the names of packages. None can be mistaken for an option or a path."""
+    """Pattern of package names; no match can be mistaken for an option or a path."""
     version: str
     """Pattern of versions and tags."""
     separators: tuple[str, ...]
-    """Texts between a name and a version; mcpd writes the first."""
+    """Accepted separators between a name and a version; mcpd writes the first."""
     normalise: Callable[[str], str] = str
-    """Return the same text for all names of one package."""
+    """Function that converts all spellings of a package name to the same text."""
     urls: frozenset[str]
-    """Addresses of the public index, by which a ``server.json`` may name it."""
+    """URLs of the public index that a ``server.json`` may contain."""
     programs: str
     """Directory of a generation with the programs of the installed packages.
 
-    It is in the ``PATH`` of all servers, so it is either one that no project has, or replaced by the installation.
+    It is in the ``PATH`` of all servers, so it must not come from the project itself: either no project has a directory
+    of this name, or the installation replaces it.
     """
     runners: tuple[tuple[str, ...], ...]
-    """Commands that fetch a package and run its program. The first is the usual one, and a single word.
+    """Commands that fetch a package and run its program. The first is the usual command, a single word.
 
-    In an entry it stands for the package's own program, so there has to be one.
+    In an entry, the first stands for the package's own program, so this must not be empty.
     """
     flags: frozenset[str] = frozenset()
-    """Options of the runners that do not change what is run."""
+    """Options of the runners that do not change which program runs."""
     value_options: frozenset[str] = frozenset()
-    """As :attr:`flags`, but followed by a value."""
+    """Like :attr:`flags`, but followed by a value."""
     package_options: frozenset[str] = frozenset()
-    """Options of the runners that name the package, if its program has another name."""
+    """Options of the runners that name the package if its program has a different name."""
     runs_git: bool = False
     """True if the runners also take ``git+URL`` in place of a package."""
 
@@ -93,13 +94,13 @@ class PackageIndex(PackageSource):
         return self.runners[0][0]
 
     def form(self, optional: str = "[]") -> str:
-        """Return how a package is written as a target: ``npm:NAME[@VERSION]``."""
+        """Return the syntax of a package as a target: ``npm:NAME[@VERSION]``."""
         return f"{self.type}:NAME{optional[:1]}{self.separators[0]}VERSION{optional[1:]}"
 
     def split(self, spec: str) -> tuple[str, str] | None:
-        """Return name and version (empty if missing) in *spec*, such as ``NAME@VERSION``; None if there is no name.
+        """Split *spec*, such as ``NAME@VERSION``, into name and version (empty if missing); None if it has no name.
 
-        The version can be a range or a tag, so it is not always one of :attr:`version`.
+        The version can also be a range or a tag, so it may not match :attr:`version`.
         """
         separators = "|".join(map(re.escape, self.separators))
         found = re.fullmatch(rf"({self.name})(?:(?:{separators})((?!=)[^\s/:,;]+))?", spec, re.ASCII)
@@ -121,11 +122,14 @@ class PackageIndex(PackageSource):
             raise InvalidManifest(f"{where}: {version[:100]!r} is not a version of {self.noun}")
 
     def runner_length(self, words: Sequence[str]) -> int:
-        """Return how many of *words*, a command, are its runner; 0 if it has none."""
+        """Return how many of the first *words* of a command are a runner; 0 if it does not begin with one."""
         return next((len(runner) for runner in self.runners if tuple(words[: len(runner)]) == runner), 0)
 
     def arguments_after(self, words: Sequence[str], package: str) -> list[str] | None:
-        """Return what the program of *package* gets from *words*, a command with a runner; None if it runs another."""
+        """Return the arguments for the program of *package* in the command *words*, which begins with a runner.
+
+        Returns None if the command runs another package.
+        """
         rest = list(words[(length := self.runner_length(words)) :])
         while rest and rest[0] in self.flags:
             del rest[0]

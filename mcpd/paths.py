@@ -19,17 +19,17 @@ from typing import Final, Literal, TypeAlias
 from platformdirs.unix import Unix
 
 HOME_VARIABLE: Final = "MCP_USER_HOME"
-"""The user's home, for a server whose own HOME is its state directory."""
+"""Variable with the user's home, for servers whose HOME is their state directory."""
 CONFINED_VARIABLE: Final = "MCPD_CONFINED"
-"""``1`` in a server that runs in mcpd's sandbox."""
+"""Variable that is ``1`` in servers that run in mcpd's sandbox."""
 
 
 VENDOR_VARIABLE: Final = "MCP_VENDOR_DIR"
-"""Overrides the directory of the servers from distribution packages."""
+"""Variable that overrides the directory of servers from distribution packages."""
 
 
 class Scope(StrEnum):
-    """Whom a server is installed for."""
+    """Owner of servers, and the instance of mcpd that manages them."""
 
     USER = "user"
     SYSTEM = "system"
@@ -57,7 +57,7 @@ class Layout:
     scripts: Path
     """Script servers, one file each."""
     contents: Path
-    """The content store, to which the mcps map points."""
+    """The content store, which the mcps map refers to."""
     orchestration: Path
     """Contains the releases, keys and drafts of client configurations."""
     deployments: Path
@@ -65,7 +65,7 @@ class Layout:
 
     @property
     def signing_keys(self) -> Path:
-        """The key pair that signs releases."""
+        """Directory of the key pair that signs releases."""
         return self.orchestration / "keys"
 
     @property
@@ -80,7 +80,7 @@ class Layout:
 
     @property
     def clients(self) -> Path:
-        """Descriptions of client families."""
+        """Directory of descriptions of client families."""
         return self.settings.with_name("clients")
 
     @property
@@ -162,7 +162,7 @@ def from_environment() -> Paths:
 
 
 def to_environment(paths: Paths) -> dict[str, str]:
-    """Return variables with which :func:`from_environment` finds *paths* in a process with another HOME."""
+    """Return variables from which :func:`from_environment` restores *paths* in a process with another HOME."""
     user = paths.user
     return {
         HOME_VARIABLE: str(paths.home),
@@ -178,7 +178,7 @@ def to_environment(paths: Paths) -> dict[str, str]:
 
 
 def _vendor(root: Path) -> Path:
-    """Return the vendor directory: the system's, else the one in the installed package or the source tree."""
+    """Return the vendor directory: the system's if present, else that of the Python package or the source tree."""
     installed = _override(VENDOR_VARIABLE, root / "usr/share/mcp/servers")
     is_named = bool(os.environ.get(VENDOR_VARIABLE)) and os.path.isdir(installed)  # noqa: PTH112 - pathlib raises for that
     if is_named or _has_entries(installed) or root != Path("/"):
@@ -198,7 +198,7 @@ def _has_entries(path: Path) -> bool:
 
 
 def make_private(path: Path) -> None:
-    """Make *path* and its missing parents, readable by the owner only, as XDG requires. Raises OSError."""
+    """Create the directory *path* and its missing parents with mode 0700, as XDG requires. Raises OSError."""
     if not path.is_dir():
         for missing in reversed([each for each in path.parents if not each.exists()]):
             missing.mkdir(mode=0o700, exist_ok=True)
@@ -261,7 +261,7 @@ BRIDGE_URL: Final = "bridge.url"
 """Name of the file with the base URL of a user's bridge, while it listens on TCP."""
 STDIO_SOCKET: Final = "stdio.sock"
 CALLS_SOCKET: Final = "calls.sock"
-"""Names of the bridge's sockets besides the HTTP one; passed sockets are recognized by them."""
+"""Name of the bridge's socket for servers that call others; also identifies the socket when systemd passes it."""
 
 
 def calls_socket(runtime: Path) -> Path:
@@ -270,5 +270,5 @@ def calls_socket(runtime: Path) -> Path:
 
 
 def calls_key(runtime: Path) -> Path:
-    """Return the file of the key that signs the passes of those servers; only its owner may read it."""
+    """Return the file with the key that signs passes, below *runtime*; only its owner may read it."""
     return runtime / "calls.key"

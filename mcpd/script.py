@@ -38,7 +38,7 @@ _TYPES = {
 def progress(current: float, total: float | None = None, message: str = "") -> None:
     """Report progress to the client: *current* of *total* (None: unknown), in any unit, with a *message*.
 
-    *current* must grow; other reports are ignored, and so are all of them if no client wants them.
+    *current* must increase with every report; other reports are ignored, as are all if the client wants none.
     """
     fd = os.environ.get("MCP_PROGRESS_FD", "")
     if fd.isdigit():
@@ -111,7 +111,7 @@ class File(_Data):
 
 
 class Redirect(Content):
-    """A link to the result: *uri* with the title *name*; an absolute path names a server of this machine."""
+    """A link to the result: *uri* with the title *name*; an absolute path refers to a server on this machine."""
 
     def __init__(self, uri: str, name: str = "") -> None:
         self.uri, self.name = uri, name

@@ -30,7 +30,7 @@ class _Section(BaseModel):
 
 
 class DaemonSettings(_Section):
-    """The service itself."""
+    """Settings of the service itself."""
 
     idle_exit: Annotated[float, Field(ge=0, le=86400)] = 300
     """Seconds without a call, a job or a running server until mcpd exits, if a service manager starts it again at the
@@ -41,7 +41,7 @@ class DaemonSettings(_Section):
 
 
 class RuntimeSettings(_Section):
-    """Running servers."""
+    """Settings for running servers."""
 
     sandbox: Literal["on", "off"] = "on"
     """``off`` runs servers without a sandbox; every listing shows that."""
@@ -54,7 +54,7 @@ class RuntimeSettings(_Section):
 
 
 class InstallSettings(_Section):
-    """Installing servers."""
+    """Settings for installing servers."""
 
     keep_generations: Annotated[int, Field(ge=1, le=100)] = 3
     """Generations of a server that are kept for ``mcpctl rollback``, including the current one."""
@@ -65,7 +65,7 @@ class InstallSettings(_Section):
 
 
 class CatalogSettings(_Section):
-    """Reading registries."""
+    """Settings for reading registries."""
 
     timeout: Seconds = 30
     """Seconds that reading one registry may take."""
@@ -74,7 +74,7 @@ class CatalogSettings(_Section):
 
 
 class BridgeSettings(_Section):
-    """The bridge."""
+    """Settings of the bridge."""
 
     listen: str = ""
     """``HOST:PORT`` on loopback for a user's bridge, port 0 for any free one; empty for unix sockets only.
@@ -131,7 +131,7 @@ class Settings(_Section):
     bridge: BridgeSettings = BridgeSettings()
 
     def update_from(self, new: Settings) -> None:
-        """Take the values of *new*."""
+        """Replace all values with those of *new*."""
         for name in type(self).model_fields:
             setattr(self, name, getattr(new, name))
 
@@ -141,10 +141,10 @@ def load(
 ) -> Settings:
     """Read *files* in order of rising precedence (a missing one counts as empty), then *environ*.
 
-    ``daemon.read_only`` is true if one of them says so: users cannot undo it.
+    ``daemon.read_only`` is true if any file or variable sets it, so that users cannot undo it.
 
-    With *sandbox_off_from_files_only*, a variable cannot turn off the sandbox, as it is easily set by accident and
-    noticed by nobody.
+    With *sandbox_off_from_files_only*, a variable cannot turn off the sandbox, since a variable set by accident is
+    easily overlooked.
 
     Raises :class:`~mcpd.errors.InvalidConfig` that names the file or variable, and the key.
     """
@@ -192,7 +192,7 @@ def _variable(*names: object) -> str:
 
 
 def _merge(into: dict[str, dict[str, Any]], layer: dict[str, Any], origin: str) -> Settings:
-    """Add *layer* to *into*, and return its own settings; errors in it name its *origin*."""
+    """Merge *layer* into *into*; return the settings of *layer* alone. Error messages name *origin*."""
     try:
         alone = Settings.model_validate(layer)
     except ValidationError as error:

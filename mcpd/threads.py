@@ -31,7 +31,7 @@ async def in_thread(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs)
 
 
 async def ended(work: asyncio.Future[T]) -> None:
-    """Wait until *work* is done; if the caller is cancelled in the meantime, raise that afterwards."""
+    """Wait until *work* is done; cancellations of the calling task are ignored in the meantime."""
     while not work.done():
         with suppress(asyncio.CancelledError):
             await asyncio.wait([work])

@@ -8,10 +8,10 @@ import tomllib
 from typing import Any, Final
 
 MAX_PARTS: Final = 64
-"""Parts of a dotted key. The parser's time and memory grow with their square: 25 KB in one key take seconds, 100 KB a
-minute, and a thread cannot be interrupted."""
+"""Maximum parts of a dotted key. The parser's time and memory grow with the square of their number: a key of 25 KB
+takes seconds and one of 100 KB a minute, and a thread cannot be interrupted."""
 MAX_FAULT: Final = 200
-"""Characters of the parser's error message, which repeats keys."""
+"""Maximum characters of the parser's error message, which repeats keys."""
 _PART: Final = r"""(?:[A-Za-z0-9_-]++|"(?:[^"\\\n]|\\.)*+"?+|'[^'\n]*+'?+)"""
 _TOKEN: Final = re.compile(
     rf'''
@@ -22,8 +22,8 @@ _TOKEN: Final = re.compile(
     ''',
     re.VERBOSE,
 )
-"""Matches comments and multi-line strings, so that nothing in them is taken for a key, and keys; single-line values
-look like keys. An unterminated string extends to the end of the text: nothing is read twice."""
+"""Matches keys, as well as comments and multi-line strings so that their content is not mistaken for keys. Single-line
+values look like keys. An unterminated string extends to the end of the text, so no text is scanned twice."""
 
 
 def parse_toml(data: bytes | str) -> dict[str, Any]:
