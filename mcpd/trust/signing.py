@@ -35,8 +35,8 @@ def new_key() -> tuple[bytes, bytes]:
 def sign(data: bytes, private_pem: bytes) -> bytes:
     """Return the content of ``FILE.sig`` for a file with *data*: base64 and a newline.
 
-    Raises :class:`~mcpd.errors.InvalidArgument` if *private_pem* is not a private Ed25519 key; the message quotes
-    nothing of it.
+    Raises :class:`~mcpd.errors.InvalidArgument` if *private_pem* is not a private Ed25519 key; the message does not
+    quote it.
     """
     return base64.b64encode(_load_given(private_pem).sign(data)) + b"\n"
 
@@ -44,15 +44,15 @@ def sign(data: bytes, private_pem: bytes) -> bytes:
 def public_of(private_pem: bytes) -> bytes:
     """Return the public half, in PEM, of the key *private_pem*.
 
-    Raises as :func:`sign` does.
+    Raises the same errors as :func:`sign`.
     """
     return public_pem(_load_given(private_pem).public_key())
 
 
 def load_public(data: bytes) -> Ed25519PublicKey:
-    """Return the only public Ed25519 key in *data*, which is PEM (SubjectPublicKeyInfo).
+    """Return the public Ed25519 key in *data*, which is PEM (SubjectPublicKeyInfo) and contains only this key.
 
-    Raises ValueError that says what *data* is instead.
+    Raises ValueError with a message that says what is wrong with *data*.
     """
     if b"PRIVATE KEY-----" in data:
         raise ValueError("a private key; give its public half, and keep the private key secret")
@@ -72,7 +72,7 @@ def load_public(data: bytes) -> Ed25519PublicKey:
 def load_secret(data: bytes) -> Ed25519PrivateKey:
     """Return the private Ed25519 key in *data*, which is PEM.
 
-    Raises ValueError that says what *data* is instead, without quoting it.
+    Raises ValueError with a message that says what is wrong with *data*, without quoting it.
     """
     try:
         key = load_pem_private_key(data, password=None)
@@ -96,7 +96,7 @@ def secret_pem(secret: Ed25519PrivateKey) -> bytes:
 
 
 def is_signature(public: bytes, data: bytes | memoryview, signature: bytes) -> bool:
-    """Return whether the 64 bytes *signature* sign *data* by the key with the 32 bytes *public*."""
+    """Return whether *signature* (64 bytes) is a valid signature of *data* by the key *public* (32 bytes)."""
     try:
         Ed25519PublicKey.from_public_bytes(public).verify(signature, data)
     except InvalidSignature:
