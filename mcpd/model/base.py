@@ -30,20 +30,20 @@ if TYPE_CHECKING:
 
 ID_PATTERN: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}", re.ASCII)
 RESERVED_IDS: Final = frozenset({"meta", "sse", "bridge.token", "index.json"})
-"""Used by routes of the bridge, and by mcpd's own files in directories with one file per server."""
+"""Ids that would clash with routes of the bridge, or with mcpd's own files in directories with one file per server."""
 MAX_DEPTH: Final = 64
-"""Levels of nesting in one entry, far more than any real one has and far less than a parser handles."""
+"""Maximum levels of nesting in one entry: far more than any real entry has, and far fewer than a parser handles."""
 MAX_LISTED: Final = 128
-"""Members of one list or object of an entry."""
+"""Maximum members of one list or object of an entry."""
 MAX_STRINGS: Final = 1024
-"""Members of a list of strings, such as the arguments of a command."""
+"""Maximum members of a list of strings, such as the arguments of a command."""
 _FROM_OUTSIDE: Final[dict[str, Any]] = {"from": "outside"}
-"""Context of a validation that accepts only the names on disk."""
+"""Validation context that makes a model accept field names only as they are spelled on disk."""
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """A fault in one entry of a file that is otherwise used."""
+    """A fault in one entry of a file whose other entries are used."""
 
     origin: str
     """The file or URL."""
@@ -81,7 +81,7 @@ class Document(BaseModel):
     @model_validator(mode="wrap")
     @classmethod
     def _by_alias(cls, data: Any, handler: ModelWrapValidatorHandler[Self], info: ValidationInfo) -> Self:
-        """Keep a foreign field such as ``bug_url`` as unknown; only our code uses the Python names."""
+        """Treat a field of a file as unknown if it is spelled like a Python name (``bug_url``)."""
         foreign: dict[str, Any] = {}
         if info.context is _FROM_OUTSIDE and isinstance(data, dict) and not cls._python_names().isdisjoint(data):
             foreign = {name: data[name] for name in cls._python_names() & data.keys()}
@@ -94,28 +94,28 @@ class Document(BaseModel):
     @classmethod
     @cache
     def _python_names(cls) -> frozenset[str]:
-        """Return the fields that have another name on disk."""
+        """Return the Python names of the fields that have another name on disk."""
         return frozenset(name for name, field in cls.model_fields.items() if field.alias != name)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the object as it is written: names as on disk, without fields that were never set."""
+        """Return the JSON object for the file: field names as on disk, without fields that were never set."""
         return self.model_dump(mode="json", by_alias=True, exclude_unset=True)
 
 
 def _text(value: Any) -> Any:
-    """Convert ``null``, as other tools write it, to an empty text."""
+    """Convert ``null``, which other tools write, to an empty string."""
     return "" if value is None else value
 
 
 def _listed(value: Any) -> Any:
-    """Convert a single string or ``null``, as registries write them, to a list."""
+    """Convert a single string or ``null``, which some registries contain, to a list."""
     return [value] if isinstance(value, str) and value else (value or [])
 
 
 def at_most(most: int) -> Callable[[Any], Any]:
     """Return a validator that rejects lists and objects with more than *most* members.
 
-    It runs before the members are parsed, as a few bytes of compressed JSON can be thousands of members.
+    It must run before the members are parsed, because a few bytes of compressed JSON can expand to thousands of them.
     """
 
     def check(value: Any) -> Any:
@@ -127,12 +127,12 @@ def at_most(most: int) -> Callable[[Any], Any]:
 
 
 def as_map(value: Any) -> Any:
-    """Convert ``null``, as other tools write it, to an empty object."""
+    """Convert ``null``, which other tools write, to an empty object."""
     return {} if value is None else value
 
 
 def as_list(value: Any) -> Any:
-    """Convert ``null``, as other tools write it, to an empty list."""
+    """Convert ``null``, which other tools write, to an empty list."""
     return [] if value is None else value
 
 
@@ -144,14 +144,14 @@ Text = Annotated[str, BeforeValidator(_text)]
 Strings = Annotated[list[str], FailFast(), BeforeValidator(at_most(MAX_STRINGS)), BeforeValidator(_listed)]
 Flag = Annotated[bool, BeforeValidator(_flag)]
 NAME: Final = Field(pattern=r"^[A-Za-z_][A-Za-z0-9_.-]{0,127}$")
-"""A key of the configuration."""
+"""Pydantic field with the pattern of configuration keys."""
 
 
 _OBJECT: Final = re.compile(r"a valid dictionary( or (an )?instance of \w+)?")
 
 
 def first_fault(error: ValidationError) -> str:
-    """Return one line for the first fault pydantic found, without the value (it may be a secret)."""
+    """Return a one-line message for the first fault in *error*, without the value, which may be a secret."""
     fault = error.errors(include_url=False, include_input=False)[0]
     where = ".".join(str(part) for part in fault["loc"])
     # Use the terms of JSON instead of Python's.
@@ -163,7 +163,7 @@ def first_fault(error: ValidationError) -> str:
 def load_json(data: bytes | str, origin: str) -> Any:
     """Parse the JSON *data*, read from *origin*.
 
-    Raises :class:`~mcpd.errors.InvalidManifest` if it is not JSON, is nested too deeply, or holds numbers with
+    Raises :class:`~mcpd.errors.InvalidManifest` if it is not JSON, is nested too deeply, or contains numbers with
     thousands of digits.
     """
     try:
@@ -177,7 +177,7 @@ def load_json(data: bytes | str, origin: str) -> Any:
 
 
 def dump_json(value: object) -> bytes:
-    """Return *value* as file content: JSON in UTF-8, indented, with a final newline."""
+    """Return *value* as the content of a file: JSON in UTF-8, indented, with a final newline."""
     return (json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n").encode()
 
 
@@ -188,15 +188,15 @@ def _no_constant(name: str) -> None:
 def is_plain_json(data: bytes) -> bool:
     """Return whether a quick test shows that :func:`check_json` would accept the parsed *data*.
 
-    JSON without escapes holds neither NUL nor a lone surrogate, and with few brackets it is not deep.
+    ASCII JSON without ``\\u`` escapes contains neither NUL nor lone surrogates, and few brackets mean shallow nesting.
     """
     return data.isascii() and b"\\u" not in data and data.count(b"{") + data.count(b"[") <= MAX_DEPTH
 
 
 def check_json(value: object) -> None:
-    """Raise ValueError if *value* holds text or numbers that D-Bus messages, file names or JSON files cannot carry.
+    """Raise ValueError if *value* contains text or numbers that D-Bus messages, file names or JSON files cannot hold.
 
-    Not recursive, so *value* may be hostile.
+    Not recursive, so deep nesting in hostile input cannot exhaust the stack.
     """
     level = [value]
     for _ in range(MAX_DEPTH):
@@ -227,8 +227,8 @@ def _check_text(text: str) -> None:
 def check_id(value: str) -> str:
     """Return *value* if it is a valid server id.
 
-    Raises :class:`~mcpd.errors.InvalidManifest` for anything else: an id is used in file names, object paths and URLs,
-    so it cannot hold separators, ``..`` or a leading dot.
+    Raises :class:`~mcpd.errors.InvalidManifest` otherwise. Ids are used in file names, object paths and URLs, so they
+    must not contain separators or begin with a dot.
     """
     if not ID_PATTERN.fullmatch(value):
         raise InvalidManifest(
@@ -241,7 +241,7 @@ def check_id(value: str) -> str:
 
 
 def id_from_name(name: str) -> str:
-    """Return the id for a registry's *name*: characters an id cannot hold become ``.``."""
+    """Return the server id for *name* in a registry; characters that are invalid in ids are replaced with ``.``."""
     return check_id(re.sub(r"[^A-Za-z0-9._-]", ".", name, flags=re.ASCII).lstrip("._-")[:128])
 
 

@@ -17,7 +17,7 @@ from mcpd.model.transport import Transport, TransportType, covers_linux
 
 NETWORK: Final = "network"
 MAX_PROPERTIES: Final = 512
-"""Configurable properties of one entry."""
+"""Maximum number of configurable properties of one entry."""
 
 
 def _checked_id(value: str) -> str:
@@ -40,7 +40,7 @@ def _remote_fault(transport: Transport) -> str:
 
 
 class Entry(Document):
-    """Identity, origin and requirements of a server."""
+    """Description of one server in a registry: its identity, origin and requirements."""
 
     id: Annotated[str, AfterValidator(_checked_id)]
     name: Text = ""
@@ -72,9 +72,9 @@ class Entry(Document):
         list[ConfigProperty], FailFast(), BeforeValidator(at_most(MAX_PROPERTIES)), BeforeValidator(as_list)
     ] = Field(default_factory=list)
     manifest: Text = ""
-    """URL of the whole manifest, if the registry only has a summary."""
+    """URL of the full manifest, if the registry only has a summary."""
     integrity: JsonValue = None
-    """Hashes of the file that ``manifest`` names."""
+    """Hashes of the file at the URL in ``manifest``."""
     unsupported_reason: Text = ""
     """Reason why the entry cannot be installed, set by the conversion from another format."""
 
@@ -86,7 +86,7 @@ class Entry(Document):
     @model_validator(mode="after")
     def _complete(self) -> Self:
         if not self.name:
-            # Show the id instead, but do not count the name as set.
+            # Show the id instead, but do not mark the name as set.
             self.__dict__["name"] = self.id
             self.__pydantic_fields_set__.discard("name")
         seen: set[str] = set()
@@ -97,7 +97,7 @@ class Entry(Document):
         return self
 
     def to_json(self) -> dict[str, Any]:
-        """Return the object as it is written; it always has a name."""
+        """Return the JSON object for the file; it always contains a name."""
         return {**super().to_json(), "name": self.name}
 
     @cached_property
@@ -120,12 +120,12 @@ class Entry(Document):
 
     @property
     def is_summary(self) -> bool:
-        """True if the entry cannot be installed without the manifest whose URL it names."""
+        """True if the entry cannot be installed until the manifest at its URL is fetched."""
         return bool(self.manifest) and not self.transports and self.source is None
 
     @property
     def is_for_system(self) -> bool:
-        """True if only the system's instance installs the server."""
+        """True if only the system instance can install the server."""
         runtime = (self.model_extra or {}).get("runtime")
         return self.scope == "system" or (isinstance(runtime, dict) and runtime.get("runAs") == "system")
 
@@ -136,7 +136,7 @@ class Entry(Document):
 
     @property
     def unsupported(self) -> str:
-        """Reason why mcpd cannot install the entry; empty if the entry has none."""
+        """Reason why mcpd cannot install the entry; empty if it can."""
         if not self.runs_here:
             return f"it does not run on Linux (platforms: {printable(str(self.platforms))})"
         if self.unsupported_reason:
@@ -153,5 +153,5 @@ class Entry(Document):
         return self.source.unsupported
 
     def property(self, key: str) -> ConfigProperty | None:
-        """Return the configurable property *key*, if there is one."""
+        """Return the configurable property *key*; None if there is none."""
         return next((p for p in self.configurable_properties if p.key == key), None)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""``index.json``: pointers to manifests, including its older form."""
+"""``index.json``, which points to the manifests of installed servers, in its current and older form."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ class Pointer:
     """Location of one server's manifest."""
 
     location: str
-    """Absolute path of ``manifest.json``; empty in the older form, which holds the manifest itself."""
+    """Absolute path of ``manifest.json``; empty in the older form, which embeds the manifest."""
     extra: dict[str, Any] = field(default_factory=dict)
-    """Fields of other tools, written back unchanged."""
+    """Fields set by other tools, written back unchanged."""
     embedded: dict[str, Any] | None = None
     """The whole manifest, from the older form."""
 
 
 @dataclass(slots=True)
 class Index:
-    """Pointers of one scope."""
+    """Content of the ``index.json`` of one scope."""
 
     servers: dict[str, Pointer] = field(default_factory=dict)
     extra: dict[str, Any] = field(default_factory=dict)
@@ -37,7 +37,7 @@ class Index:
     """True if the file has the older form, a list of full objects."""
 
     def to_json(self) -> dict[str, Any]:
-        """Return the current form; broken entries are kept, embedded manifests are not."""
+        """Return the index in the current form; invalid entries are kept, embedded manifests are not."""
         servers = {
             server_id: {**pointer.extra, "location": pointer.location}
             for server_id, pointer in self.servers.items()

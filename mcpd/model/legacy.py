@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """Conversion of older forms of entries and manifests to the current form.
 
-The older fields are kept as unknown ones, so that the tools that wrote them can still read the file. If both forms are
-present, the current one counts.
+The older fields are kept as unknown fields, so that the tools that wrote them can still read the file. If both forms
+are present, the current one takes precedence.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def modern_value_type(name: object) -> object:
 
 
 def _transport(data: dict[str, Any]) -> dict[str, Any] | None:
-    """Return the single ``transport`` object; its type may be in the entry's ``type``."""
+    """Convert the older single ``transport`` object, whose type may be in the entry's ``type``."""
     old = data.get("transport")
     if not isinstance(old, dict):
         return None

@@ -14,13 +14,13 @@ EnvironmentName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
 
 
 class Runtime(Document):
-    """How a server is run."""
+    """Settings for running a server."""
 
     sharing: Literal["session", "caller", "all"] = "session"
     idle_timeout: Annotated[float, Field(gt=0, le=86400)] | None = None
     """Seconds without a call after which a bridge session ends."""
     call_timeout: Annotated[float, Field(gt=0, le=7200)] | None = None
-    """Seconds that a call may take without an answer or progress."""
+    """Seconds that a call may take without a reply or a progress notification."""
     run_as: Literal["user", "system"] = "user"
 
 

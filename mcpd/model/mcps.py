@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The mcps map (``docs/mcps.md``): from server ids to their entries.
+"""The mcps map (``docs/mcps.md``), which maps server ids to entries.
 
-Its own fields are in snake_case; those of MCP (``inputSchema``, ``mimeType``) are spelled as in MCP.
+Its own fields are in snake_case; fields of MCP (``inputSchema``, ``mimeType``) are spelled as in MCP.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 CALL_TIMEOUT: Final = 30.0
 """Default seconds for a call of a script."""
 MOST_NAMES: Final = 10_000
-"""Names of tools in one entry."""
+"""Maximum number of tool names in one entry."""
 
 Name = Annotated[str, StringConstraints(strict=True, min_length=1, max_length=256)]
 Names = Annotated[list[Name], Field(max_length=MOST_NAMES)]
 _Switch = Annotated[bool, Field(strict=True)]
-"""Strict boolean: ``"false"`` in quotes would otherwise be a surprise."""
+"""Boolean that must be written without quotes; the string ``"false"`` is an error."""
 
 
 class _Part(Document):
@@ -44,7 +44,7 @@ class ArgumentEntry(_Part):
 
 
 class ToolEntry(_Part):
-    """A tool: the whole description for a script server, the changes for an installed one."""
+    """A tool: the full description for a script server, or the changes to a tool of an installed server."""
 
     enabled: _Switch = True
     name: Name | None = None
@@ -72,7 +72,7 @@ class ResourceEntry(_Part):
     """Bytes, if known."""
     mime_type: Text = Field(default="", alias="mimeType")
     source: Text = ""
-    """Where its content comes from, if not :attr:`uri`."""
+    """Location of the resource's content, if it differs from :attr:`uri`."""
 
 
 class PromptEntry(_Part):
@@ -82,22 +82,22 @@ class PromptEntry(_Part):
     description: Text = ""
     arguments: list[dict[str, JsonValue]] = Field(default_factory=list)
     template: Text = ""
-    """Text of its only message."""
+    """Text of the prompt's only message."""
     messages: list[dict[str, JsonValue]] = Field(default_factory=list)
 
 
 class ScriptRuntime(Runtime):
-    """How a script server is run, with limits for each call."""
+    """Settings for running a script server, with limits for each call."""
 
     workers: Annotated[int, Field(ge=0, le=64)] = 0
-    """Processes that import the script before they are called."""
+    """Number of processes that import the script in advance."""
     memory: Annotated[int, Field(ge=16 << 20, le=1 << 40)] = 1 << 30
-    """Bytes of memory."""
+    """Maximum memory in bytes."""
     processes: Annotated[int, Field(ge=1, le=32768)] = 256
     output: Annotated[int, Field(ge=1 << 10, le=1 << 30)] = 10 << 20
-    """Bytes of a result."""
+    """Maximum size of a result in bytes."""
     error_mapping: Literal["tool-result", "json-rpc"] = "tool-result"
-    """A failed call is reported as a result with ``isError`` or as a JSON-RPC error."""
+    """Whether a failed call is reported as a result with ``isError`` or as a JSON-RPC error."""
 
     @property
     def seconds(self) -> float:
@@ -110,7 +110,7 @@ class McpsEntry(_Part):
 
     enabled: _Switch = True
     mcp_enabled: _Switch = True
-    """True if the server is offered over MCP; for an installed server the same as :attr:`enabled`."""
+    """True if the server is offered over MCP; for an installed server, equivalent to :attr:`enabled`."""
     summary: Text = ""
     description: Text = ""
     tools: Annotated[dict[Name, ToolEntry], BeforeValidator(as_map), Field(max_length=MOST_NAMES)] = Field(
@@ -133,7 +133,7 @@ class McpsEntry(_Part):
     resources_transform_cid: Text = ""
     prompts_transform_cid: Text = ""
     definition_cid: Text = ""
-    """The script itself, if there is no file with the server's name."""
+    """Id of the script in the content store, if there is no file with the server's name."""
     permissions: Strings = Field(default_factory=list)
     """Permissions of a script server, as in manifests."""
     env: Annotated[dict[EnvironmentName, str], BeforeValidator(as_map)] = Field(default_factory=dict)
@@ -151,7 +151,7 @@ class McpsEntry(_Part):
 
     @property
     def is_server(self) -> bool:
-        """True if the entry defines a script server; tools alone are changes of an installed server."""
+        """True if the entry defines a script server; an entry with tools alone changes an installed server."""
         offered = any(isinstance(each, dict) and each for each in (self.resources, self.prompts))
         return offered or any((
             self.definition_cid, self.tools_transform_cid, self.resources_transform_cid, self.prompts_transform_cid,
@@ -234,8 +234,8 @@ def merge(lower: Mapping[str, Any], upper: Mapping[str, Any]) -> dict[str, Any]:
 def policies(entries: Iterable[McpsEntry], definition: McpsEntry | None = None) -> list[dict[str, Any]]:
     """Return the changes of *entries* to a server's tools, resources and prompts; empty if there are none.
 
-    One object per changing entry, in the given order; each applies to the result of those before. The *definition* of a
-    script server defines its tools, so it changes nothing of how they look.
+    Returns one object for each entry that changes something, in the given order; each applies to the result of the
+    previous one. The *definition* of a script server defines the appearance of its tools, so it does not change it.
     """
     return [found for entry in entries if (found := _policy(entry, defining=entry is definition))]
 

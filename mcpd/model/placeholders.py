@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 
 _CONFIG: Final = re.compile(r"\{config\.([A-Za-z0-9_.-]+)(?:\?([^{}]*))?\}")
 MAX_ELEMENTS: Final = 10_000
-"""Number of values that one text may expand to: several lists in it multiply."""
+"""Maximum number of values that one text may expand to; the lengths of several lists in it multiply."""
 
 
 def expand(text: str, values: Mapping[str, JsonValue]) -> list[str]:
-    """Return *text* with its placeholders filled in: one text per element of a list, none if KEY is not set.
+    """Return *text* with its placeholders filled in: one string per element of a list, none if a KEY is not set.
 
-    ``{config.KEY?TEXT}`` becomes TEXT if KEY is set to anything but an empty value or ``false``; otherwise *text* is
-    dropped. Raises :class:`~mcpd.errors.InvalidManifest` for more than :data:`MAX_ELEMENTS` texts.
+    ``{config.KEY?TEXT}`` becomes TEXT if KEY is set to anything but an empty value or ``false``; otherwise the result
+    is empty. Raises :class:`~mcpd.errors.InvalidManifest` for more than :data:`MAX_ELEMENTS` texts.
     """
     parts: list[list[str]] = []
     end, total = 0, 1
@@ -51,5 +51,5 @@ def placeholders(text: str) -> list[str]:
 
 
 def as_text(value: JsonValue) -> str:
-    """Return *value* as an argument or environment variable holds it: text unchanged, everything else as JSON."""
+    """Return *value* as an argument or the value of an environment variable: strings unchanged, others as JSON."""
     return value if isinstance(value, str) else json.dumps(value)

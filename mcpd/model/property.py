@@ -16,7 +16,7 @@ _ENVIRONMENT_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 
 
 class Target(StrEnum):
-    """Where the server finds the value."""
+    """Place in which a server finds the value of a property."""
 
     MANIFEST = "manifest"
     ENV = "env"
@@ -25,7 +25,7 @@ class Target(StrEnum):
 
 
 class ValueType(StrEnum):
-    """Type of the value; without one anything is valid."""
+    """Type of a property's value; a property without a type accepts any value."""
 
     STRING = "string"
     NUMBER = "number"

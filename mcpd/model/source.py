@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _GIT_SCHEMES: Final = frozenset({"https", "ssh", "git", "file"})
 _SCP_LIKE: Final = re.compile(r"(?:[A-Za-z0-9._][A-Za-z0-9._-]*@)?[A-Za-z0-9][A-Za-z0-9.-]*:(?![/:])?[^:].*", re.ASCII)
 _CREDENTIALS: Final = re.compile(r"((?<![a-z0-9+.-])[a-z][a-z0-9+.-]{0,30}://)[^/@\s]{1,2048}@", re.IGNORECASE)
-"""Bounded repetitions, so that matching takes linear time."""
+"""Matches the credentials of a URL; its repetitions are bounded, so that matching takes linear time."""
 _CONTAINERS: Final = frozenset({"oci", "docker"})
 
 
@@ -29,8 +29,8 @@ class Source(Document):
     """A package source, with the pin that its files must match.
 
     ``git``: ``url``, ``path``, ``rev`` (branch, tag or full commit id). A package index such as ``npm``: ``package``
-    and ``version``. ``local``: ``path``, an absolute directory. An unknown type is kept: a server that another tool
-    installed from it still runs.
+    and ``version``. ``local``: ``path``, an absolute directory. An unknown type is kept, so that a server that another
+    tool installed from it still runs.
     """
 
     type: Annotated[SourceType | str, Field(union_mode="left_to_right"), BeforeValidator(modern_source_type)]
@@ -43,18 +43,18 @@ class Source(Document):
 
     @property
     def is_file(self) -> bool:
-        """True if the package source is a single file, which only :attr:`sha256` can pin."""
+        """True if the package source is a single file, which can only be pinned by :attr:`sha256`."""
         return self.type in (SourceType.MCPB, SourceType.ARCHIVE)
 
     @property
     def is_exact(self) -> bool:
-        """True if it always means the same files, by a hash, a commit or an exact version."""
+        """True if a hash, commit or exact version pins the package source to the same files forever."""
         kind = PACKAGE_SOURCES.get(self.type)
         return kind is not None and kind.is_exact(getattr(self, kind.pin, ""))
 
     @property
     def unsupported(self) -> str:
-        """Reason why mcpd cannot install from it; empty if there is none."""
+        """Reason why mcpd cannot install from this package source; empty if it can."""
         if isinstance(self.type, SourceType):
             return next(self._faults(), "")
         if self.type in _CONTAINERS:
@@ -62,7 +62,7 @@ class Source(Document):
         return f"mcpd cannot install from a source of type {printable(self.type)!r}"
 
     def _faults(self) -> Iterator[str]:
-        """Yield missing and contradictory fields of its type."""
+        """Yield a message for each field that is missing or contradictory for this type."""
         if self.type in INDEXES and not self.package:
             yield f"its {self.type} source has no 'package'"
         if self.type is SourceType.GIT:
@@ -107,8 +107,8 @@ def strip_credentials(text: str) -> str:
 def check_git_url(url: str) -> str:
     """Return *url* if it is safe for git: https, ssh, git, file, or ``user@host:path``.
 
-    Raises :class:`~mcpd.errors.InvalidManifest` for anything else: ``ext::`` and other remote helpers run commands, a
-    leading ``-`` is an option, and plain http can be modified in transit.
+    Raises :class:`~mcpd.errors.InvalidManifest` for anything else: ``ext::`` and other remote helpers run commands, git
+    takes a leading ``-`` for an option, and plain HTTP can be modified in transit.
     """
     shown = printable(url)
     if not url or not url.isprintable() or " " in url:

@@ -36,6 +36,6 @@ _MORE: Final = re.compile(r"[A-Z]+_PROXY|MCPCTL_.*")
 
 
 def is_steering(name: str) -> bool:
-    """Return whether the variable *name*, in any case, steers the program that gets it or where it connects to."""
+    """Return whether the variable *name*, in any case, steers a program's behavior or the hosts it connects to."""
     upper = name.upper()
     return any(pattern.fullmatch(each) for pattern in (STEERING, _MORE) for each in (name, upper))

@@ -35,7 +35,7 @@ SCHEMES: Final = {
     TransportType.STREAMABLE_HTTP: ("http://", "https://"),
     TransportType.WEBSOCKET: ("ws://", "wss://"),
 }
-"""Beginnings of a remote server's URL."""
+"""Valid beginnings of a remote server's URL, by transport type."""
 
 
 class Transport(Document):
@@ -49,7 +49,7 @@ class Transport(Document):
     url: Text = ""
     ws_url: Text = ""
     headers: JsonValue = None
-    """For a remote server: names and values, which may hold ``{config.KEY}``."""
+    """HTTP headers for a remote server; the values may contain ``{config.KEY}``."""
     platforms: JsonValue = None
 
     @model_validator(mode="after")
@@ -78,7 +78,7 @@ class Transport(Document):
         self.header_texts()
 
     def header_texts(self) -> dict[str, str]:
-        """Return :attr:`headers` by name. Raises :class:`~mcpd.errors.InvalidManifest` if they are not all texts."""
+        """Return :attr:`headers` by name. Raises :class:`~mcpd.errors.InvalidManifest` if any is not a string."""
         found = self.headers if self.headers is not None else {}
         if not isinstance(found, dict) or not all(isinstance(text, str) for text in found.values()):
             raise InvalidManifest(f"the headers of its {self.type} transport are not an object of strings")
@@ -91,7 +91,7 @@ class Transport(Document):
 
 
 def covers_linux(platforms: JsonValue) -> bool:
-    """Return whether *platforms* includes Linux: if absent or empty it does, if invalid it does not."""
+    """Return whether *platforms* includes Linux: true if absent or empty, false if invalid."""
     if platforms is None:
         return True
     if not isinstance(platforms, list) or not all(isinstance(name, str) for name in platforms):
