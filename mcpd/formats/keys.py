@@ -7,20 +7,20 @@ import re
 from typing import Final
 
 ENVIRONMENT_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,119}", re.ASCII)
-"""Name of an environment variable, short enough to be a key as well."""
+"""Name of an environment variable that is short enough to be used as a key."""
 HEADER_NAME: Final = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]{1,200}")
 _INVALID: Final = re.compile(r"[^A-Za-z0-9_.-]", re.ASCII)
 _LONGEST: Final = 120
-"""Characters of a key before the number that makes it unique; :data:`mcpd.model.base.NAME` allows 128."""
+"""Maximum characters of a key without the number that makes it unique; :data:`mcpd.model.base.NAME` allows 128."""
 
 
 def scalar_text(value: object) -> str:
-    """Return *value*, neither list nor object, as text for an argument or a variable; booleans in lower case."""
+    """Return the scalar *value* as text for an argument or a variable; booleans in lower case."""
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 class UniqueKeys:
-    """Maker of valid and unique keys of a configuration."""
+    """Generator of valid and unique configuration keys."""
 
     def __init__(self) -> None:
         self._taken: set[str] = set()

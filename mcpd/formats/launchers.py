@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Commands that start a server through a package manager, and the package sources they stand for."""
+"""Commands that start a server, and the package sources and permissions derived from them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Command:
 
     @property
     def name(self) -> str:
-        """The program without its directory and without the suffixes of Windows."""
+        """File name of the program, without the suffixes used on Windows."""
         return re.sub(r"\.(?:exe|cmd|bat|ps1)$", "", re.split(r"[/\\]", self.program)[-1], flags=re.IGNORECASE)
 
 
@@ -39,14 +39,14 @@ class Packaged:
 
     source: dict[str, Any]
     command: Command | None
-    """None if the package defines its command."""
+    """None if the command only runs the package's own program without naming it."""
 
 
 def without_uv(command: Command, where: str) -> tuple[Command, str]:
     """Return the command that ``uv run`` starts in the environment of a project, and the project's directory.
 
-    The directory is empty if the command names none. Raises :class:`~mcpd.errors.InvalidManifest`, beginning with
-    *where*, for a command that needs more than the project's packages.
+    The directory is empty if the command does not name one. Raises :class:`~mcpd.errors.InvalidManifest`, whose message
+    begins with *where*, for a command that needs more than the project's packages.
     """
     words, first = _without_options(command.arguments, where)
     if words[:1] != ["run"]:
@@ -82,7 +82,7 @@ def package_of(command: Command, where: str) -> Packaged | None:
 
 
 def _without_options(words: Sequence[str], where: str) -> tuple[list[str], str]:
-    """Return *words* after the options of ``uv``, and the directory that the options name."""
+    """Return *words* without the leading options of ``uv``, and the directory that these options name."""
     rest, directory = list(words), ""
     while rest and rest[0].startswith("-") and rest[0] not in _MODULE:
         option, equals, value = rest.pop(0).partition("=")
@@ -99,7 +99,7 @@ def _without_options(words: Sequence[str], where: str) -> tuple[list[str], str]:
 
 
 def _packaged(index: PackageIndex, words: Sequence[str], where: str) -> Packaged:
-    """Return the package that *words*, the arguments of a runner of *index*, name."""
+    """Return the package named by *words*, the arguments of a runner of *index*."""
     rest, spec = _options(index, words, where)
     has_program = bool(spec)
     if not (spec or rest):
@@ -135,18 +135,18 @@ def _git_source(text: str) -> dict[str, Any]:
 
 
 def _shown(spec: str) -> str:
-    """Return *spec* for a message; an address is left out, as it may hold credentials."""
+    """Return *spec* for a message, without addresses, since these may contain credentials."""
     return "an address" if "://" in spec or "@" in spec[1:] else repr(printable(spec))
 
 
 def _version(index: PackageIndex, text: str) -> dict[str, str]:
-    """Return the version if *text* is one; a tag such as ``latest`` pins nothing."""
+    """Return a ``version`` field if *text* is a version; empty for a tag such as ``latest``, which pins nothing."""
     text = text.removeprefix("v")
     return {"version": text} if text[:1].isdigit() and index.is_version(text) else {}
 
 
 def _options(index: PackageIndex, words: Sequence[str], where: str) -> tuple[list[str], str]:
-    """Return *words* after the options of a runner of *index*, and the package that an option names."""
+    """Return *words* without the leading options of a runner of *index*, and the package that an option names."""
     rest, spec = list(words), ""
     while rest and rest[0].startswith("-"):
         option, equals, value = rest.pop(0).partition("=")
@@ -164,23 +164,23 @@ def _options(index: PackageIndex, words: Sequence[str], where: str) -> tuple[lis
 
 
 _IN_SANDBOX: Final = tuple(map(PurePosixPath, ("/usr", "/bin", "/sbin", "/lib", "/lib64", "/dev")))
-"""Directories that every sandbox shows, so that they need no permission."""
+"""Directories that are visible in every sandbox, so that they need no permission."""
 NIX_STORE: Final = "/nix/store/"
-"""Directory whose programs need each other's files."""
+"""Directory that is shared as a whole, because its programs need each other's files."""
 _SYSTEM_OWNED: Final = tuple(map(PurePosixPath, ("/opt", "/nix", "/snap", "/etc")))
-"""Directories with system files, which servers only read."""
+"""Directories with system files, which servers get read-only."""
 _INTERPRETER: Final = re.compile(r"python(?:3(?:\.\d+)?)?|py|node|nodejs|deno|bun")
 _PYTHON: Final = re.compile(r"python(?:3(?:\.\d+)?)?|py")
 _RUN: Final = frozenset({"run"})
-"""Words between an interpreter and its script."""
+"""Subcommands that may stand between an interpreter and its script."""
 _OUTPUTS: Final = frozenset({"dist", "build", "src", "lib", "out", "server"})
-"""Directories of scripts within a project."""
+"""Subdirectories of a project that typically contain its scripts."""
 _ENVIRONMENTS: Final = frozenset({".venv", "venv", "env", ".env"})
 _HOMES: Final = frozenset({"home", "Users"})
 _SHARED: Final = frozenset(
     {"Desktop", "Documents", "Downloads", "Music", "Pictures", "Public", "Templates", "Videos", "bin", "lib", "share"}
 )
-"""Directories that hold unrelated files."""
+"""Names of directories that typically contain unrelated files."""
 _ADVICE: Final = "install it by its directory (mcpctl install DIRECTORY --command PROGRAM) or its package"
 
 
@@ -189,15 +189,15 @@ class Local:
     """The command of a local server, and its package source."""
 
     source: dict[str, Any] | None
-    """None for a program of the system."""
+    """None for a program that belongs to the system."""
     command: Command
 
 
 def local_command(command: Command, cwd: str, where: str) -> Local:
     """Return the directory to install for *command*, and the command with paths relative to it.
 
-    *cwd* is its working directory, empty if unknown. Raises :class:`~mcpd.errors.InvalidManifest`, beginning with
-    *where*, with advice if there is no such directory.
+    *cwd* is the working directory of the command, empty if unknown. Raises :class:`~mcpd.errors.InvalidManifest`, whose
+    message begins with *where* and gives advice, if no directory can be determined.
     """
     if command.name == "uv":
         command, directory = without_uv(command, where)
@@ -228,7 +228,7 @@ def local_command(command: Command, cwd: str, where: str) -> Local:
 
 
 def permissions_of(texts: Iterable[str]) -> Iterator[str]:
-    """Yield permissions for the absolute paths in *texts*, also after ``=``; system files read-only."""
+    """Yield permissions for the absolute paths in *texts*, including ``--option=PATH``; system files are read-only."""
     for path in _paths_of(texts):
         if path.is_relative_to(NIX_STORE):
             yield f"filesystem:ro:{NIX_STORE.rstrip('/')}"
@@ -247,7 +247,7 @@ def _paths_of(texts: Iterable[str]) -> Iterator[PurePosixPath]:
 
 
 def _program(command: Command, where: str) -> tuple[str, list[PurePosixPath]]:
-    """Return the program's name after installation, and the directory it belongs to, if any."""
+    """Return the program's name after installation, and a list with the directory to install, or an empty list."""
     path, name = PurePosixPath(command.program), command.name
     name = "python3" if _PYTHON.fullmatch(name) else name
     if not path.is_absolute():
@@ -295,9 +295,9 @@ def _lies_in(path: PurePosixPath, directories: Iterable[PurePosixPath]) -> bool:
 
 
 def _is_too_broad(directory: PurePosixPath) -> bool:
-    """Return whether *directory* also holds unrelated files, which must not be copied and shown to the server.
+    """Return whether *directory* also contains unrelated files, which must not be copied or shown to the server.
 
-    Hidden directories of a home hold settings and keys.
+    This includes hidden directories in a home directory, which contain settings and keys.
     """
     parts = directory.parts[1:]
     within = parts[2:] if parts[:1] and parts[0] in _HOMES else parts[1:]

@@ -33,14 +33,14 @@ _IGNORED: Final = (
     *("enabled_tools", "disabled_tools", "enabledTools", "disabledTools", "includeTools", "excludeTools"),
     *("auth", "authProviderType", "headersHelper", "oauth"),
 )
-"""Fields for tools and sign-in that mcpd handles differently."""
+"""Fields for tool filters and sign-in, which mcpd handles differently."""
 _MOST: Final = 1_024
-"""Arguments, variables or headers of one server."""
+"""Maximum number of arguments, variables or headers of one server."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClientEntry:
-    """One server: either a command or a URL."""
+    """One server in a client's file, with either a command or a URL."""
 
     command: Command | None
     env: dict[str, str] = field(repr=False)
@@ -49,12 +49,12 @@ class ClientEntry:
     cwd: str
     url: str = field(repr=False)
     kind: str
-    """Type of its transport, empty if unknown."""
+    """Transport type, empty if unknown."""
     headers: dict[str, str] = field(repr=False)
     bearer: str
     """Name of the variable that holds a bearer token."""
     header_variables: dict[str, str]
-    """Headers, and the variables that hold their values."""
+    """Names of headers, mapped to the variables that hold their values."""
     disabled: bool
     env_file: str
     ignored: tuple[str, ...]
@@ -63,7 +63,10 @@ class ClientEntry:
 
     @classmethod
     def parse(cls, raw: object, where: str) -> ClientEntry:
-        """Parse *raw*. Raises :class:`~mcpd.errors.InvalidManifest`, beginning with *where*, that names the field."""
+        """Parse *raw*.
+
+        Raises :class:`~mcpd.errors.InvalidManifest`, whose message begins with *where* and names the field.
+        """
         if not isinstance(raw, dict):
             raise InvalidManifest(f"{where}: not an object")
         reader = _Reader(raw, where)
@@ -91,7 +94,7 @@ class ClientEntry:
         )
 
     def redirected_to(self, url: str, kind: str, headers: dict[str, str]) -> ClientEntry:
-        """Return this server as one at *url*."""
+        """Return a copy of this entry that describes a remote server at *url*."""
         return replace(
             self,
             command=None,
@@ -144,7 +147,7 @@ class _Reader:
     def command(self) -> Command | None:
         name, value = self._first(("command", "cmd"))
         arguments: object = self._raw.get("args")
-        if isinstance(value, dict):  # as Zed had it
+        if isinstance(value, dict):  # the form in older versions of Zed
             arguments, value = value.get("args"), value.get("path")
         words = value if isinstance(value, list) else [value]
         arguments = [] if arguments is None else arguments
@@ -187,7 +190,7 @@ def _is_plain(value: object) -> bool:
 
 
 def _without_windows(words: list[str]) -> list[str]:
-    """Return *words* without the shell that starts scripts on Windows."""
+    """Return *words* without a leading ``cmd /c``, which starts scripts on Windows."""
     if len(words) > 2 and words[0].lower() in {"cmd", "cmd.exe"} and words[1].lower() == "/c":
         return words[2:]
     return words
@@ -208,12 +211,12 @@ _DIRECTORIES: Final = {
     "userHome": "Home directory",
     "HOME": "Home directory",
 }
-"""Variables that depend on the client's project or user."""
+"""Variables for directories of the client's project or user, with their labels."""
 
 
 @dataclass(slots=True)
 class FilledEntry:
-    """The filled-in values of one entry."""
+    """Values of one entry, with placeholders in place of the client's variables."""
 
     command: Command | None = None
     url: str = ""
@@ -229,7 +232,7 @@ class Values:
     """Conversion of the variables of one entry to configurable properties."""
 
     def __init__(self, find_secrets: FindSecrets, inputs: object, where: str) -> None:
-        """*inputs* are those declared in a VS Code file."""
+        """*inputs* are the declarations of user input in a VS Code file."""
         self.where = where
         self._find_secrets = find_secrets
         self._inputs = {
@@ -239,11 +242,11 @@ class Values:
         }
         self._taken = UniqueKeys()
         self._keys: dict[str, str] = {}
-        """Keys by variable."""
+        """Property keys by variable."""
         self._found = FilledEntry()
 
     def fill(self, entry: ClientEntry, command: Command | None) -> FilledEntry:
-        """Return the values of *entry* with *command*, None if its package defines the command.
+        """Return the filled-in values of *entry* with *command*, which is None if its package defines the command.
 
         Raises :class:`~mcpd.errors.InvalidManifest` for credentials that other users could read.
         """
@@ -251,7 +254,7 @@ class Values:
         here = entry.command
         canonical: dict[str, JsonValue] = {"env": dict(entry.env), "headers": dict(entry.headers)}
         if here is not None:
-            # The original command, as arguments of a package runner may hold secrets, too.
+            # Check the original command, since arguments of a package runner may contain secrets, too.
             canonical |= {"command": here.program, "args": list(here.arguments)}
         else:
             canonical["url"] = entry.url
@@ -334,7 +337,7 @@ class Values:
         return self._filled(text, f"args[{index}]", sensitive=False)
 
     def _is_secret(self, found: re.Match[str]) -> bool:
-        """Return whether the variable *found* in an argument is secret, by its declaration or else by its name."""
+        """Return whether the variable *found* in an argument is secret, judged by its declaration or else its name."""
         name = _name(found)
         declared = self._inputs.get(name)
         if found["kind"] == "input" and declared is not None:
@@ -342,7 +345,7 @@ class Values:
         return any(True for _ in self._find_secrets({"env": {name: "unknown value"}}))
 
     def _filled(self, text: str, place: str, *, sensitive: bool = True) -> str:
-        """Return *text* with ``{config.KEY}`` for each variable."""
+        """Return *text* with each variable replaced with ``{config.KEY}``, and add properties for the keys."""
         if _FILE.search(text):
             raise InvalidManifest(f"{self.where}: {place}: {{file:…}} is not supported; give the value")
         if placeholders(text):
@@ -401,9 +404,9 @@ _KEYS: Final = (("mcpServers",), ("servers",), ("mcp", "servers"), ("mcp",), ("c
                 ("extensions",))  # fmt: skip
 """Keys under which clients keep their servers."""
 _UNAMBIGUOUS: Final = frozenset({("mcpServers",), ("context_servers",), ("mcp_servers",)})
-"""Those keys that are used for nothing else."""
+"""Keys that clients use only for servers, so that their content needs no further check."""
 _MOST_SERVERS: Final = 1_000
-"""Servers of one file."""
+"""Maximum number of servers in one file."""
 _MCPD_PROGRAMS: Final = frozenset({"mcpctl", "mcpd", "mcpd-bridge", "mcpd-remote"})
 _MCP_REMOTE_VALUES: Final = frozenset(
     {"--header", "--transport", "--host", "--resource", "--auth-timeout", "--ignore-tool", "--static-oauth-client-info"}
@@ -423,22 +426,22 @@ class Imported:
 
 @dataclass(frozen=True, slots=True)
 class ImportResult:
-    """The importable servers of a file, and messages about these and the others."""
+    """The importable servers of a file, and messages about imported and skipped servers."""
 
     servers: list[Imported]
     problems: list[Problem]
 
 
 def is_client_file(document: object) -> bool:
-    """Return whether *document* looks like a client's file and not like a registry."""
+    """Return whether *document* looks like a client's configuration file rather than a registry."""
     return any(True for _ in _maps(document))
 
 
 def servers_of(document: object, origin: str, find_secrets: FindSecrets) -> ImportResult:
     """Return the servers in *document*, a client's parsed file from *origin* (for messages).
 
-    *find_secrets* yields the fields of a plain entry (``command``, ``args``, ``env``, ``url``, ``headers``, ``cwd``)
-    that hold a secret, as ``env.NAME`` or ``args[2]``, each with a reason.
+    *find_secrets* gets a plain entry (``command``, ``args``, ``env``, ``url``, ``headers``, ``cwd``) and yields the
+    fields that contain a secret, as ``env.NAME`` or ``args[2]``, each with a reason.
 
     Raises :class:`~mcpd.errors.InvalidManifest` for a document without servers.
     """
@@ -473,7 +476,7 @@ def servers_of(document: object, origin: str, find_secrets: FindSecrets) -> Impo
 
 
 def _read(name: str, raw: object, where: str) -> ClientEntry:
-    """Parse the entry *raw*. The rest of the file is not checked."""
+    """Check and parse the entry *raw*."""
     try:
         check_json({name: raw})
     except ValueError:
@@ -565,7 +568,7 @@ def _remote(entry: ClientEntry, found: FilledEntry) -> dict[str, Any]:
 def _program(
     entry: ClientEntry, found: FilledEntry, source: dict[str, Any] | None, where: str, note: Callable[[str], None]
 ) -> dict[str, Any]:
-    """Return package source, transport, variables and permissions of a server that runs on this machine."""
+    """Return the package source, transport, variables and permissions of a server that runs on this machine."""
     command = found.command
     if source is None and command is not None:
         local = local_command(command, entry.cwd, where)
@@ -593,7 +596,7 @@ def _program(
 def _behind_mcp_remote(
     arguments: Sequence[str], entry: ClientEntry, where: str, note: Callable[[str], None]
 ) -> ClientEntry:
-    """Return the server that ``mcp-remote`` with *arguments* connects to, which mcpd does itself."""
+    """Return the remote server that ``mcp-remote`` with *arguments* connects to; mcpd connects to it directly."""
     words, url, kind = list(arguments), "", ""
     headers: dict[str, str] = {}
     while words:

@@ -36,7 +36,7 @@ _DIRECTORIES: Final = {
     "DOCUMENTS": "Documents directory",
     "DOWNLOADS": "Downloads directory",
 }
-"""Directories of the user, set by the user, as they are not known when a bundle is read."""
+"""Variables for directories of the user, with their labels; the user sets the paths, which a conversion cannot know."""
 _ROOT: Final = frozenset({"", ".", "./", "${__dirname}", "${__dirname}/"})
 _OPTION: Final = re.compile(r"--?[A-Za-z0-9][A-Za-z0-9_.-]*", re.ASCII)
 _TYPES: Final = {"directory": "path", "file": "path"}
@@ -115,10 +115,10 @@ class _Bundle(_Part):
 def entry_of_bundle(manifest: object, origin: str, *, id: str = "") -> Entry:  # noqa: A002 - what it is everywhere
     """Return the entry for a bundle with the parsed ``manifest.json`` *manifest*, from *origin* (for messages).
 
-    It has no package source, and one stdio transport with paths relative to the unpacked bundle. *id* replaces the id
-    made from the bundle's name.
+    The entry has no package source, and one stdio transport with paths relative to the unpacked bundle. *id* overrides
+    the id derived from the bundle's name.
 
-    Raises :class:`~mcpd.errors.InvalidManifest` that names *origin* and the field, for an invalid manifest, and for
+    Raises :class:`~mcpd.errors.InvalidManifest`, which names *origin* and the field, for an invalid manifest, and for
     bundles that fetch their program at every start or pass a secret as an argument.
     """
     bundle = _parse(manifest, origin)
@@ -183,7 +183,7 @@ def _parse(manifest: object, origin: str) -> _Bundle:
 
 
 def _command_and_environment(server: _Server, origin: str) -> tuple[Command, dict[str, str]]:
-    """Return the command for Linux, variables not yet replaced, and its environment."""
+    """Return the command for Linux and its environment, both with variables not yet replaced."""
     where = f"{origin}: server.mcp_config"
     config = server.mcp_config
     if config is None or not config.command:
@@ -205,10 +205,10 @@ def _command_and_environment(server: _Server, origin: str) -> tuple[Command, dic
         )
     program = command.program
     if re.fullmatch(r"(?:python|py)(?:\.exe)?", program):
-        # Debian's name for it.
+        # The name of the interpreter in Debian.
         program = "python3"
     elif server.type == "binary" and "/" not in program and program == server.entry_point:
-        # A bare name would be searched in PATH.
+        # A bare name would be looked up in PATH.
         program = f"./{program}"
     return Command(program, command.arguments), env
 
@@ -227,13 +227,13 @@ def _by_entry_point(server: _Server, origin: str) -> tuple[Command, dict[str, st
 
 
 class _Values:
-    """The values that the user sets, and their places in arguments and variables."""
+    """Conversion of a bundle's ``user_config`` to properties, and of its variables to placeholders."""
 
     def __init__(self, user_config: dict[str, _Value], origin: str) -> None:
         self._origin = origin
         self._taken = UniqueKeys()
         self._keys: dict[str, str] = {}
-        """Keys by variable."""
+        """Property keys by variable."""
         self._bare: set[str] = set()
         """Keys of optional values that are not booleans."""
         self._sensitive: set[str] = set()
@@ -262,7 +262,7 @@ class _Values:
         return made
 
     def program(self, text: str) -> str:
-        """Return the command with variables replaced; it must not depend on values of the user."""
+        """Return the program *text* with variables replaced; it must not depend on values that the user sets."""
         made = self.text(text, "command")
         if placeholders(made):
             raise InvalidManifest(
@@ -353,10 +353,10 @@ class _Values:
 
 
 def _default(value: _Value) -> tuple[JsonValue, JsonValue]:
-    """Return the default of *value*; or, for paths and values with variables, None and a suggestion.
+    """Return the default of *value* and None; or, for paths and values with variables, None and a suggestion.
 
-    The server would get such a path literally, and it has another home. And the user has to enter what a permission is
-    for, because consent does not show defaults.
+    Such a default cannot be used directly: the server has another home directory and would get the text literally.
+    Besides, users must enter each path that they permit, because consent does not show defaults.
     """
     given = value.default if isinstance(value.default, list) else [value.default]
     texts = [text for text in given if isinstance(text, str) and text]
@@ -372,7 +372,7 @@ def _url(repository: JsonValue) -> str:
 
 
 def _icon(bundle: _Bundle) -> str:
-    """Return the icon's URL; empty if it is one of the bundle's files."""
+    """Return the URL of the bundle's icon; empty if the icon is a file in the bundle."""
     icons = bundle.icons if isinstance(bundle.icons, list) else []
     sources = [bundle.icon, *(icon.get("src") for icon in icons if isinstance(icon, dict))]
     return next((src for src in sources if isinstance(src, str) and src.startswith("https://")), "")

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def parse_time(text: str) -> datetime | None:
-    """Return the ISO 8601 time *text* in UTC, which is assumed if it has no time zone; None if it is invalid."""
+    """Parse the ISO 8601 time *text* and convert it to UTC, the default time zone; return None if it is invalid."""
     try:
         found = datetime.fromisoformat(text)
         return (found if found.tzinfo is not None else found.replace(tzinfo=UTC)).astimezone(UTC)
@@ -45,7 +45,7 @@ _COLON: Final = re.compile(rb"\s*+:\s*+")
 def elements(data: memoryview) -> Iterator[tuple[str, memoryview]]:
     """Yield the key (empty in a list) and the JSON of each element of *data*, a complete list or map.
 
-    Lazy, because a few bytes of gzip can be millions of elements.
+    A generator, because a few compressed bytes can expand to millions of elements.
     """
     position = 1
     while True:
@@ -66,7 +66,7 @@ def elements(data: memoryview) -> Iterator[tuple[str, memoryview]]:
 
 
 def _end(data: memoryview, start: int) -> int:
-    """Return the end of the value that begins at *start*."""
+    """Return the position after the JSON value that begins at *start*."""
     if data[start] not in b"{[":
         return _after(_STRING if data[start] in b'"' else _SCALAR, data, start)
     position, depth = start + 1, 1
@@ -95,15 +95,16 @@ _T = TypeVar("_T")
 _log = logging.getLogger(__name__)
 
 MAX_ENTRY: Final = 256 * 1024
-"""Bytes of one entry."""
+"""Maximum bytes of one entry."""
 MAX_KEY: Final = 1000
-"""Characters of an entry's key in a map."""
+"""Maximum characters of an entry's key in a map."""
 MAX_BRACKETS: Final = 4_000_000
-"""Lists and objects of one registry, ten times what 20,000 entries have; finding their ends takes time."""
+"""Maximum number of lists and objects in one registry, ten times as many as 20,000 entries contain; bounds the time
+needed to find their ends."""
 _MAX_STRAY: Final = 1000
-"""Entries of one registry that may be something else than objects."""
+"""Maximum number of entries of one registry that are not objects."""
 _SHOWN: Final = 40
-"""Bytes of a wrong value that a message shows."""
+"""Maximum bytes of an invalid value shown in a message."""
 _REQUIRED: Final = ("name", "summary", "version")
 _OFFICIAL: Final = "io.modelcontextprotocol.registry/official"
 
@@ -114,9 +115,9 @@ class Item(NamedTuple):
     label: str
     """Name for messages: ``entry 3``, ``entry 'com.example.x'``."""
     data: memoryview | bytes
-    """JSON of the entry; a view into the registry if that was bytes."""
+    """JSON of the entry; usually a view into the registry's bytes."""
     key: str = ""
-    """Id, if the registry is a map of ids."""
+    """Id of the entry, if the registry is a map keyed by id; else empty."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,11 +125,11 @@ class Body:
     """A registry split into its entries."""
 
     updated: str
-    """As written; empty if missing."""
+    """Value of the ``updated`` field as written; empty if missing."""
     items: Iterator[Item]
-    """Can be iterated once, which may raise :class:`~mcpd.errors.InvalidManifest`."""
+    """The entries; the iterator may raise :class:`~mcpd.errors.InvalidManifest`."""
     fault: str = ""
-    """Fault of :attr:`updated`."""
+    """Message about an invalid :attr:`updated`; empty if it is valid."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,11 +139,11 @@ class Registry:
     updated: str
     servers: list[Entry] = field(default_factory=list)
     problems: list[Problem] = field(default_factory=list)
-    """Entries left out, and faults of entries that are used nevertheless (a missing ``summary``)."""
+    """Faults of entries that were left out, and minor faults of usable entries (such as a missing ``summary``)."""
 
 
 class _File(msgspec.Struct):
-    """The outermost object; its members are parsed piece by piece."""
+    """The outermost object of a registry, whose members are parsed later."""
 
     servers: msgspec.Raw
     updated: msgspec.Raw = msgspec.Raw(b"null")
@@ -187,7 +188,7 @@ def parse_item(label: str, data: memoryview | bytes, origin: str, key: str = "")
 
 
 def decoded(data: memoryview | bytes, where: str) -> Any:
-    """Return the JSON of one entry. Raises :class:`~mcpd.errors.InvalidManifest`, which begins with *where*."""
+    """Decode the JSON of one entry. Raises :class:`~mcpd.errors.InvalidManifest`, which begins with *where*."""
     if len(data) > MAX_ENTRY:
         raise InvalidManifest(f"{where}: {len(data)} bytes long; at most {MAX_ENTRY} are allowed")
     try:
@@ -199,9 +200,9 @@ def decoded(data: memoryview | bytes, where: str) -> Any:
 
 
 def shortcomings(entry: Entry) -> list[str]:
-    """Return what the format requires of a registry entry and *entry* lacks, as predicates.
+    """Return phrases such as ``has no summary`` for fields that the format requires and *entry* lacks.
 
-    A summary's manifest and a bundle's manifest may provide the fields of a listing.
+    Summaries and bundles may omit the fields of a listing, because their manifests can provide these.
     """
     found: list[str] = []
     missing = [name for name in _REQUIRED if name not in entry.model_fields_set or not getattr(entry, name)]
@@ -259,7 +260,7 @@ def _line(value: object) -> str:
 
 
 def _fault_of(updated: str, raw: msgspec.Raw, origin: str) -> str:
-    """Return the fault of *updated*, written as *raw*; empty if there is none."""
+    """Return a message if the time *updated*, whose JSON is *raw*, is invalid; else an empty string."""
     written = bytes(memoryview(raw)[:_SHOWN])
     if written == b"null" or parse_time(updated) is not None:
         return ""
@@ -277,7 +278,7 @@ def _label(place: int | str) -> str:
 
 
 class _VersionMetadata(msgspec.Struct):
-    """Metadata of the official registry next to a version's document, or in it in an older form."""
+    """Metadata of the official registry, next to a version's document or, in an older form, inside it."""
 
     meta: msgspec.Raw = msgspec.field(name="_meta", default=msgspec.Raw(b"{}"))
     status: msgspec.Raw = msgspec.Raw(b"null")
@@ -329,7 +330,7 @@ class VersionStatus:
 
 
 def version_status(item: dict[str, Any]) -> VersionStatus | None:
-    """Return the status of *item* in the official registry, current or older form; None if there is none."""
+    """Return the status in *item* of the official registry, in its current or older form; None if it has none."""
     document = item.get("server", item)
     for held in (item, document):
         meta = held.get("_meta") if isinstance(held, dict) else None
@@ -373,16 +374,16 @@ def _parse_entry(raw: object, where: str, key: str, *, is_plain: bool = False) -
 
 
 MAX_ITEMS: Final = 1000
-"""Items of one page."""
+"""Maximum number of items of one page."""
 _MAX_CURSOR: Final = 4096
 
 
 @dataclass(frozen=True, slots=True)
 class OfficialItem:
-    """One version of one server."""
+    """One version of one server in a page of the official registry."""
 
     name: str
-    """As the registry has it; empty if unknown."""
+    """Name of the server in the registry; empty if unknown."""
     deleted: bool
     is_latest: bool
     updated_at: str
@@ -390,7 +391,7 @@ class OfficialItem:
     entry: Entry | None
     """None for versions that are deleted, not the latest, or faulty."""
     problem: str
-    """The fault, with origin, item and field; empty if there is none."""
+    """Message that names the origin, item, field and fault; empty if the item is valid."""
 
 
 class _Metadata(msgspec.Struct):
@@ -407,7 +408,7 @@ _PAGE: Final = msgspec.json.Decoder(_Page)
 
 
 def parse_page(data: bytes, origin: str) -> list[OfficialItem]:
-    """Return the items of the page *data*, fetched from *origin*; a faulty one has a problem.
+    """Return the items of the page *data*, fetched from *origin*; faulty items have a :attr:`~OfficialItem.problem`.
 
     Raises :class:`~mcpd.errors.InvalidManifest` if *data* is not a page, or has more than :data:`MAX_ITEMS` items.
     """
@@ -421,7 +422,7 @@ def parse_page(data: bytes, origin: str) -> list[OfficialItem]:
 
 
 def next_cursor(data: bytes, origin: str) -> str:
-    """Return the cursor in the page *data*, fetched from *origin*; empty on the last page. Parses no items.
+    """Return the cursor in the page *data*, fetched from *origin*, without parsing items; empty on the last page.
 
     Raises :class:`~mcpd.errors.InvalidManifest` if *data* is not a page, or the cursor is too long.
     """

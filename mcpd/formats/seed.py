@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Entries of registry files, and ids made from names in other registries."""
+"""Entries of registry files, and ids derived from names in other registries."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from mcpd.package_sources import PACKAGE_SOURCES
 
 _NAME_PATTERN: Final = re.compile(r"@?[A-Za-z0-9][A-Za-z0-9@._/+~: -]*", re.ASCII)
 _INSTALLED_FIELDS: Final = frozenset({"config", "installDir"})
-"""Fields of an installed server only: a registry cannot set a user's configuration, nor is one published."""
+"""Fields that only installed servers have: a registry must not set a user's configuration, nor publish one."""
 _INSTALLED_ORIGIN: Final = frozenset({"registry", "pinned", "verified", "content"})
-"""Fields of ``origin`` that mcpd sets at installation: a registry cannot claim who signed a server."""
+"""Fields of ``origin`` that mcpd sets during installation: a registry must not claim who signed a server."""
 
 
 def published_fields(document: dict[str, Any]) -> dict[str, Any]:
@@ -41,10 +41,10 @@ def id_of(name: str, where: str) -> str:
 
 
 def seed_entry(raw: dict[str, Any], where: str, key: str = "", *, is_plain: bool = False) -> Entry:
-    """Return the entry *raw*, whose id is *key* if it has none of its own; *where* begins every message.
+    """Parse the entry *raw*, whose id defaults to *key*.
 
-    *is_plain* is as in :meth:`~mcpd.model.base.Document.parse`. Raises :class:`~mcpd.errors.InvalidManifest` that names
-    the field and the fault.
+    *is_plain* has the same meaning as in :meth:`~mcpd.model.base.Document.parse`. Raises
+    :class:`~mcpd.errors.InvalidManifest`, whose message begins with *where* and names the field and the fault.
     """
     known: dict[str, Any] = {"id": key} if key else {}
     known.update(published_fields(raw))
@@ -64,7 +64,7 @@ def seed_entry(raw: dict[str, Any], where: str, key: str = "", *, is_plain: bool
 
 
 def _needs_no_transports(entry: Entry) -> bool:
-    """Return whether the transports come from elsewhere, or the server is not to be started."""
+    """Return whether *entry* may omit transports: a manifest or its files define them, or it cannot be installed."""
     if entry.manifest or entry.unsupported_reason:
         return True
     if entry.source is None:

@@ -40,7 +40,7 @@ class Input(msgspec.Struct, rename="camel"):
     choices: list[Any] | None = None
     format: str | None = None
     variables: dict[str, Input] | None = None
-    """Variables by the ``{name}`` used in :attr:`value`."""
+    """Variables in :attr:`value`, which refers to them as ``{name}``."""
 
 
 class KeyValue(Input, rename="camel", kw_only=True):
@@ -89,7 +89,7 @@ class Icon(msgspec.Struct):
 
 
 class Server(msgspec.Struct, rename="camel", kw_only=True):
-    """The whole document."""
+    """A whole server.json document."""
 
     name: str
     title: str | None = None
@@ -118,7 +118,7 @@ _RENAMED: Final = {
     "website_url": "websiteUrl",
     "transport_type": "type",
 }
-"""Field names before 2025-09-16, with the current ones."""
+"""Field names before schema 2025-09-16, mapped to the current names."""
 
 
 def read(document: dict[str, Any], origin: str) -> Server:
@@ -147,7 +147,7 @@ def _modern(document: dict[str, Any]) -> dict[str, Any]:
 
 
 def _is_older(value: Any) -> bool:
-    """Return whether *value* has an old field name anywhere, so that an old ``is_secret`` is not overlooked."""
+    """Return whether *value* contains an old field name at any depth, so that no old ``is_secret`` is overlooked."""
     if isinstance(value, list):
         return any(_is_older(item) for item in value)
     if not isinstance(value, dict):
@@ -163,7 +163,7 @@ def _is_older(value: Any) -> bool:
 
 
 def _renamed(value: Any) -> Any:
-    """Return *value* with current field names; names of variables stay unchanged."""
+    """Return *value* with current field names; the names of variables are kept."""
     if isinstance(value, list):
         return [_renamed(item) for item in value]
     if not isinstance(value, dict):
@@ -178,7 +178,7 @@ def _renamed(value: Any) -> Any:
 
 
 MAX_PROPERTIES: Final = 500
-"""Values that one server may ask for."""
+"""Maximum number of values that one server may ask for."""
 _VARIABLE: Final = re.compile(r"\{([^{}]*)\}")
 _TYPES: Final = {
     "string": ValueType.STRING,
@@ -194,9 +194,9 @@ class Inputs:
     def __init__(self) -> None:
         self.properties: list[dict[str, Any]] = []
         self.permissions: list[str] = [NETWORK]
-        """Permissions of a package. server.json declares none, and nearly all packages use the network."""
+        """Permissions of a package. server.json cannot declare any, and nearly all packages use the network."""
         self.faults: list[str] = []
-        """Faults that keep the server from being started as its author intends."""
+        """Reasons why the server cannot be started as its author intends."""
         self._keys = UniqueKeys()
         self._headers: dict[str, list[tuple[KeyValue, str]]] = {}
 
@@ -227,7 +227,7 @@ class Inputs:
         return found
 
     def address(self, url: str, variables: Mapping[str, Input], *, required: bool) -> str:
-        """Return the *url* of a remote server, with ``{config.KEY}`` for its *variables*."""
+        """Return the *url* of a remote server, with its *variables* replaced with ``{config.KEY}``."""
         return self._template(url, variables, Target.MANIFEST, required=required)
 
     def headers(self, headers: Sequence[KeyValue], *, required: bool) -> dict[str, str]:
@@ -245,7 +245,7 @@ class Inputs:
         return found
 
     def _header(self, header: KeyValue, *, required: bool) -> str:
-        """Return the key for *header*, which several transports of the same server share."""
+        """Return the key of the property for *header*; transports with the same header share one property."""
         same = self._headers.setdefault(header.name, [])
         for known, key in same:
             if known == header:
@@ -294,7 +294,7 @@ class Inputs:
         in_argument: bool = False,
         required: bool = True,
     ) -> str:
-        """Return *text* with its *variables* as placeholders; other text in braces stays."""
+        """Return *text* with its *variables* replaced with placeholders; other text in braces is kept."""
         keys: dict[str, str] = {}
 
         def fill(found: re.Match[str]) -> str:
@@ -319,7 +319,7 @@ class Inputs:
         return filled
 
     def _refuse_placeholders(self, text: str, own: Collection[str] = ()) -> None:
-        """Record a fault if *text* has placeholders for keys not in *own*, which the author means literally."""
+        """Record a fault if *text* contains ``{config.KEY}`` literally, that is, with a key that is not in *own*."""
         if keys := [key for key in placeholders(text) if key not in own]:
             self.faults.append(f"it contains {{config.{keys[0][:100]}}}, which mcpd would replace")
 
@@ -340,7 +340,7 @@ class Inputs:
         kind = _TYPES.get(given.format or "")
         default = _typed(given.default, kind)
         grants = granting and kind is ValueType.PATH and not given.is_secret
-        # The user has to enter what a permission is for, because consent does not show defaults.
+        # Users must enter each path that they permit, because consent does not show defaults.
         suggested = scalar_text(default) if grants and default is not None else ""
         default = None if suggested else default
         parts: dict[str, Any] = {
@@ -362,7 +362,7 @@ class Inputs:
 
 
 def _asks(argument: Argument) -> bool:
-    """Return whether the user has to set a value: a flag with nothing but a name is passed as it is."""
+    """Return whether the user has to set a value for *argument*; a flag with only a name has none."""
     return any(
         (
             argument.description,
@@ -378,7 +378,7 @@ def _asks(argument: Argument) -> bool:
 
 
 def _flagged(flag: str, text: str, argument: Argument) -> list[str]:
-    """Return *flag* and *text* as two arguments if they are present or missing together, else joined by ``=``."""
+    """Return *flag* and *text* as two arguments if they can only be omitted together, else joined by ``=``."""
     keys = placeholders(text)
     if not keys:
         return [flag, text]
@@ -391,7 +391,7 @@ def _flagged(flag: str, text: str, argument: Argument) -> list[str]:
 
 
 def _typed(default: Scalar, kind: ValueType | None) -> Scalar:
-    """Return *default*, text in the schema, as a value of *kind* if possible."""
+    """Convert *default*, a string in the schema, to a value of *kind* if possible."""
     if not isinstance(default, str):
         return default
     if kind is ValueType.BOOLEAN and default.lower() in ("true", "false"):
@@ -409,19 +409,19 @@ _SHA256: Final = re.compile(r"[0-9a-f]{64}", re.ASCII)
 
 @dataclass(slots=True)
 class PackagePlan:
-    """Installation of one package."""
+    """Result of converting one package: how it would be installed and started."""
 
     source: dict[str, Any]
     transport: dict[str, Any] | None = None
-    """A stdio transport; None for a bundle, which has its own."""
+    """A stdio transport; None for a bundle, whose manifest defines the transport."""
     environment: dict[str, str] = field(default_factory=dict)
     obstacle: str = ""
-    """Reason why mcpd cannot install the package."""
+    """Reason why mcpd cannot install the package; empty if it can."""
     inputs: Inputs = field(default_factory=Inputs)
 
 
 def plan_of(package: Package) -> PackagePlan:
-    """Return the installation of *package*; it always has a package source for the listing."""
+    """Return the plan for *package*; it has a package source, for listings, even if mcpd cannot install it."""
     kind = package.registry_type
     transport = package.transport.type if package.transport is not None else "stdio"
     if kind in INDEXES:
@@ -492,7 +492,10 @@ def _from_index(package: Package, index: PackageIndex) -> PackagePlan:
 
 
 def _runtime(package: Package, index: PackageIndex, name: str) -> tuple[str, str]:
-    """Return the other package that the runner's arguments name, and why they are unsupported; both may be empty."""
+    """Return the package that the runner's arguments name instead of *name*, and why they are unsupported.
+
+    Both may be empty.
+    """
     words = list(_words(package.runtime_arguments or []))
     chosen = ""
     while words:
@@ -516,7 +519,7 @@ def _words(arguments: Iterable[Argument]) -> Iterable[str]:
 
 
 ORIGINAL: Final = "serverJson"
-"""Field of an entry with the document it was made from."""
+"""Field of an entry that contains the server.json from which it was converted."""
 _SCHEMA: Final = "server.schema.json"
 _NAME: Final = re.compile(r"[A-Za-z0-9.-]+/[A-Za-z0-9._-]+", re.ASCII)
 _INSTALL_FIELDS: Final = ("id", "source", "transports", "env", "manifest", "unsupportedReason")
@@ -525,7 +528,7 @@ _SEED_FIELDS: Final = frozenset({"id", "transports", "transport", "source", "man
 
 
 def is_server_json(document: object) -> bool:
-    """Return whether *document* is a server.json of any schema, or an item of the official API with one."""
+    """Return whether *document* is a server.json of any schema, or an item of the official API that contains one."""
     if not isinstance(document, dict):
         return False
     found: dict[str, Any] = document["server"] if _is_item(document) else document
@@ -537,11 +540,11 @@ def is_server_json(document: object) -> bool:
 
 
 def entry_of(document: dict[str, Any], origin: str, *, published: bool = False) -> Entry:
-    """Return the entry for the server.json *document*, or the one in the item *document*, from *origin* (for messages).
+    """Convert *document*, a server.json or an API item that contains one, to an entry; *origin* is for messages.
 
-    An unchanged document of :func:`server_json_of` gives back the entry that it was made from. If *published*, anybody
-    may have written it, so this requires that the visible fields give the same id, package source and transports. An
-    item always counts as published.
+    An unchanged document from :func:`server_json_of` is converted to the entry embedded in it. If *published*, anybody
+    may have written it, so the embedded entry is used only if the visible fields result in the same id, package source
+    and transports. An item always counts as published.
 
     Raises :class:`~mcpd.errors.InvalidManifest` that names *origin*, the field and the fault.
     """
@@ -561,7 +564,7 @@ def _is_item(document: dict[str, Any]) -> bool:
 
 
 def original(entry: Entry) -> dict[str, Any] | None:
-    """Return the server.json that *entry* was made from; None if there is none, or *entry* was changed since."""
+    """Return the server.json from which *entry* was converted; None if there is none or *entry* has since changed."""
     document = (entry.model_extra or {}).get(ORIGINAL)
     if not isinstance(document, dict):
         return None
@@ -581,12 +584,12 @@ def _embedded(document: dict[str, Any], origin: str) -> Entry | None:
     try:
         entry = seed_entry(found, origin)
     except InvalidManifest:
-        return None  # invalid, so only the visible fields count
+        return None  # invalid, so only the visible fields are used
     return entry if build(entry) == document and original(entry) is None else None
 
 
 def _installs_the_same(embedded: Entry, converted: Entry) -> bool:
-    """Return whether both entries start the same program the same way; texts and permissions may differ."""
+    """Return whether both entries install and start the same program; descriptions and permissions may differ."""
     said, seen = embedded.to_json(), converted.to_json()
     return all(said.get(name) == seen.get(name) for name in _INSTALL_FIELDS)
 
@@ -635,7 +638,7 @@ def _installation(server: Server) -> dict[str, Any]:
 
 
 def _chosen(packages: Iterable[Package]) -> PackagePlan | None:
-    """Return the first installable package, otherwise the first one."""
+    """Return the plan for the first installable package, or for the first package if none is installable."""
     first: PackagePlan | None = None
     for package in packages:
         plan = plan_of(package)

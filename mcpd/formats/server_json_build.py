@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Generation of a server.json for an entry of another origin, with the whole entry as metadata."""
+"""Generation of a server.json for an entry from another format, with the whole entry as metadata."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SCHEMA: Final = "https://static.modelcontextprotocol.io/schemas/2025-12-11/serve
 PUBLISHER: Final = "io.modelcontextprotocol.registry/publisher-provided"
 SEED: Final = "org.mcpd/entry"
 _MAX_TEXT: Final = 100
-"""Characters of a title or description."""
+"""Maximum characters of a title or description."""
 _NAME: Final = re.compile(r"(?=.{3,200}$)[A-Za-z0-9.-]+/[A-Za-z0-9._-]+", re.ASCII)
 _REPOSITORY_URL: Final = re.compile(r"https://([A-Za-z0-9.-]+)(?::\d+)?/[^\s@]+", re.ASCII)
 _URL: Final = re.compile(r"https?://[^\s]+", re.ASCII)
@@ -38,7 +38,7 @@ _FORMATS: Final = {
 
 
 def seed_of(entry: Entry) -> dict[str, Any]:
-    """Return *entry* as a registry publishes it, without the fields of an installed server."""
+    """Return *entry* in the form for a registry, without the fields of an installed server."""
     return published_fields(entry.to_json())
 
 
@@ -66,7 +66,10 @@ def build(entry: Entry) -> dict[str, Any]:
 
 
 def _name(entry: Entry) -> str:
-    """Return a name that maps to the entry's id, so that its publisher cannot take the id of another server."""
+    """Return a server.json name that maps to the entry's id, or ``local/ID`` if there is none.
+
+    A name that maps to another id would let its publisher take the id of another server.
+    """
     origin = (entry.model_extra or {}).get("origin")
     known = origin.get("name") if isinstance(origin, dict) else None
     left, _, right = entry.id.rpartition(".")
@@ -202,7 +205,7 @@ def _header(entry: Entry, name: str, text: str) -> dict[str, Any]:
 
 
 def _valued(entry: Entry, text: str) -> dict[str, Any]:
-    """Return *text* as a value with ``{KEY}`` for its placeholders, and their variables."""
+    """Return *text* as a server.json value: placeholders become ``{KEY}``, with a declaration of each variable."""
     variables = {}
     for key in placeholders(text):
         item = entry.property(key)
