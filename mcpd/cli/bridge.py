@@ -94,9 +94,9 @@ class ListenAddress:
     host: str
     port: int
     owner: int
-    """The uid that should listen there."""
+    """The uid that should listen at the address."""
     by_unit: bool
-    """True if the socket unit listens, as long as its user is logged in; else the bridge itself, while it runs."""
+    """True if the socket unit listens, while its user is logged in; else the bridge itself listens, while it runs."""
 
     def __str__(self) -> str:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
@@ -106,7 +106,7 @@ class ListenAddress:
         return listening(self.host, self.port)
 
     def fault(self) -> str:
-        """Return why clients must not send a token there; empty if they may."""
+        """Return the reason why clients must not send a token to this address; empty if they may."""
         uids = self.listeners()
         if strangers := uids - {self.owner}:
             return f"{self} belongs to {_names(strangers)}"
@@ -175,7 +175,7 @@ def base_url(paths: Paths) -> str:
 def check_url(url: str) -> None:
     """Raise :class:`~mcpd.errors.Busy` unless only the caller or root listens at *url*, which is on this machine.
 
-    Clients would send the bridge's token to another user.
+    Otherwise, clients would send the bridge's token to another user.
     """
     parts = urlsplit(url)
     try:

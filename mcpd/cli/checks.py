@@ -141,7 +141,7 @@ def _landlock() -> Check:
 
 def _sandbox(paths: Paths, scope: Scope) -> Check:
     """Build a sandbox as mcpd does, and run a program in it."""
-    from mcpd.runtime.launchers import PlainLauncher  # only doctor needs what runs servers
+    from mcpd.runtime.launchers import PlainLauncher  # only this check starts a sandbox
     from mcpd.runtime.run import run
     from mcpd.runtime.sandbox import build_spec
 
@@ -186,13 +186,13 @@ def _program_runs(
 
 
 def scripts_check() -> Check:
-    """Check that ``mcp-scripts``, which runs script servers, is installed; it comes in a package of its own."""
+    """Check that ``mcp-scripts``, which runs script servers and has its own package, is installed."""
     from mcpd.runtime.bundled import scripts_program  # slow to import
 
     try:
         program = scripts_program("a script", "")
     except NotSupported as error:
-        # The error is about one script; the advice in it holds for all.
+        # The error is about one script, but its advice applies to all.
         advice = error.message.partition("; ")[2]
         return Check("scripts", "warn", "mcp-scripts, which runs script servers, is not installed", advice)
     return Check("scripts", "ok", f"{program.argv[0]} runs script servers")
@@ -212,7 +212,7 @@ def _polkit() -> Check:
 
 
 def _directories(layout: Layout) -> Iterator[Check]:
-    """Check the directories: those of the system must exist, those of a user must be possible to create."""
+    """Check that the directories of the system exist, or that those of a user can be created."""
     named = {
         "installed": layout.installed, "state": layout.state, "cache": layout.cache, "runtime": layout.runtime
     }  # fmt: skip
@@ -290,7 +290,7 @@ def service_checks(layout: Layout) -> Iterator[Check]:
 
 
 async def name_check(bus: Client) -> Check:
-    """Check the owner of the name on the system bus. Raises :class:`~mcpd.errors.McpdError` if there is none."""
+    """Check the owner of mcpd's name on the system bus. Raises :class:`~mcpd.errors.McpdError` if there is none."""
     uid = int(await bus.connection.call_bus("GetConnectionUnixUser", "s", BUS_NAME))
     name = _user_name(uid)
     if name == USER:
@@ -359,7 +359,7 @@ def _group_name(gid: int) -> str:
 
 
 def _link(path: Path) -> Check:
-    """Check the symlink to the writable directory of the servers: ``/usr`` may be read-only."""
+    """Check that *path* is a symlink to a writable directory, which servers need because ``/usr`` may be read-only."""
     if not path.is_symlink():
         return Check("installed", "fail", f"{path} is not a symlink to a writable directory", "reinstall mcpd")
     if not path.is_dir():
@@ -369,7 +369,7 @@ def _link(path: Path) -> Check:
 
 
 def _actions() -> Check:
-    """Check that polkit knows every action of mcpd, and lets mcpd ask about it."""
+    """Check that polkit knows every action of mcpd and lets mcpd check authorizations for it."""
     program = shutil.which("pkaction")
     if program is None:
         return Check("polkit actions", "warn", "pkaction was not found", "install polkitd")
@@ -416,7 +416,7 @@ _BAD: Final[Mapping[str, tuple[Result, str]]] = {
 """Result and advice for each faulty state of a registry."""
 _UNUSED: Final = frozenset({"untrusted", "invalid"})
 _FAULTS: Final = 3
-"""Faults in the entries of one registry that are listed."""
+"""Maximum number of faults listed for the entries of one registry."""
 
 
 def key_checks(paths: Paths, scope: Scope) -> Iterator[Check]:

@@ -46,7 +46,10 @@ class Machine:
 
     @classmethod
     def of(cls, args: argparse.Namespace, *, publishes: bool = False) -> Machine:
-        """Open what *args* select. Raises :class:`~mcpd.errors.NotAuthorized` if *publishes* and the caller may not."""
+        """Open the configurations and deployments that *args* select.
+
+        Raises :class:`~mcpd.errors.NotAuthorized` if *publishes* is true and the caller may not publish.
+        """
         paths = from_environment()
         configurations = changing(args) if publishes else service(args)
         deployments = Deployments(paths.user, now, home=paths.home)
@@ -62,7 +65,7 @@ class Machine:
         return client_file(family, self.paths.home, os.environ, Path(given).absolute() if given else None)
 
     def deploying(self, family: Family, file: Path) -> str:
-        """Return the command that deploys the latest configuration of the profile in *file* into it again."""
+        """Return the mcpctl command that redeploys into *file* the latest configuration of its profile."""
         last = self.last(family, file)
         scope = " --system" if last is not None and last.scope is Scope.SYSTEM else ""
         profile = "" if last is None else profile_option(last.profile_id)
@@ -87,6 +90,6 @@ class Machine:
         )
 
     def last(self, family: Family, file: Path | None) -> Deployment | None:
-        """Return the last deployment into *file*, or into any file, that is not undone."""
+        """Return the last deployment into *file* (None: any file) that has not been undone; None if there is none."""
         records = self.deployments.history(family.id, file)
         return next((each for each in records if each.undone_at is None), None)

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 HIDDEN: Final = "(hidden)"
 _WIDTH: Final = 160
 _PLAIN: Final = re.compile(r"type|command|cwd|url|args(\[\d+\])?", re.ASCII)
-"""Paths of values that are shown unless they look like a secret. Broken entries may have further ones."""
+"""Paths of values in an entry that are shown unless they look like a secret; all other values are masked."""
 _HARMLESS: Final = re.compile(rf"((?i:bearer|basic|token) )?({PLACEHOLDER.pattern})?", re.ASCII)
 _LINES: Final = (("+++", "bold"), ("---", "bold"), ("@@", "cyan"), ("+", "green"), ("-", "red"))
 
@@ -57,7 +57,7 @@ def print_changes(changes: Mapping[str, Any], local: Mapping[str, Any] | None = 
 
 
 def masked_changes(changes: Mapping[str, Any], local: Mapping[str, Any]) -> dict[str, JsonValue]:
-    """Return *changes* with the secrets of the *local* entries masked, which come from a client's file.
+    """Return *changes* with the secrets of the *local* entries, which come from a client's file, masked.
 
     New values come from a published configuration, which contains no secrets.
     """
@@ -85,7 +85,7 @@ def print_findings(report: Mapping[str, Any]) -> None:
 
 
 def print_diff(text: str) -> None:
-    """Print *text*, a unified diff, in colour. Tabs are kept, as they may be the difference."""
+    """Print *text*, a unified diff, in colour. Tabs are kept, because they may be part of a difference."""
     for line in text.splitlines():
         colour = next((colour for start, colour in _LINES if line.startswith(start)), "")
         write(paint(clean(line, lines=True), colour))
@@ -123,7 +123,7 @@ def _shown(path: str, value: JsonValue, secret: Container[str]) -> str:
 
 
 def _redacted(path: str, value: JsonValue, secret: Container[str]) -> JsonValue:
-    """Return *value*, from *path* of an entry, with possible secrets masked; *secret* has the paths of known ones."""
+    """Return *value*, which is at *path* in an entry, with possible secrets masked; *secret* has the known paths."""
     if path in secret or not _PLAIN.fullmatch(path):
         return _masked(value)
     match value:
@@ -236,7 +236,7 @@ def stale_note(configurations: Orchestration, client_id: str, profile_id: str) -
 
 
 def draft_note(configurations: Orchestration, client_id: str, profile_id: str) -> None:
-    """Print a note if there is a draft, which is not published yet."""
+    """Print a note if there is an unpublished draft."""
     if configurations.tree.draft(client_id, profile_id).exists():
         note(
             f"There is an unpublished draft; 'mcpctl client publish {client_id}{profile_option(profile_id)}'"
@@ -260,7 +260,7 @@ def profile_option(profile_id: str) -> str:
 
 
 def with_advice(error: McpdError, args: argparse.Namespace) -> McpdError:
-    """Return *error*, with the mcpctl command that helps if it comes from the orchestration service."""
+    """Return *error*; if it comes from the orchestration service, add the mcpctl command that helps."""
     from mcpd.clients import errors
 
     asked = [args.client] if "client" in args else getattr(args, "clients", None) or [""]
@@ -288,7 +288,7 @@ def short(artifact_id: str) -> str:
 
 
 def _warn_of_descriptions(args: argparse.Namespace) -> None:
-    """Warn about broken descriptions of clients: an unknown client may have one."""
+    """Warn about broken descriptions of clients, since these may be the reason why a client is unknown."""
     from mcpd.clients.families import Families
 
     for problem in Families.of(from_environment(), scope(args)).problems:
@@ -301,7 +301,7 @@ def _names(error: McpdError, member: str) -> list[str]:
 
 
 def _other(unknown: str, available: Sequence[str]) -> str:
-    """Return a question with the name in *available* that is closest to *unknown*; else empty."""
+    """Return ``did you mean …?`` with the name in *available* closest to *unknown*; empty if none is similar."""
     import difflib
 
     near = difflib.get_close_matches(unknown, available, 1)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Shell completion: argcomplete over the parser, with the names of servers, sessions and other things.
+"""Shell completion with argcomplete, including the names of servers, sessions and other objects.
 
-The shell starts ``mcpctl`` itself with ``_ARGCOMPLETE`` set. Nothing here may print, fail or wait for long: without
-mcpd no ids are completed.
+The shell starts ``mcpctl`` itself with ``_ARGCOMPLETE`` set. Nothing here may print, fail or wait for long. If mcpd
+does not answer, ids are not completed.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from mcpd.bus.client import Client
 
 TIMEOUT: Final = 2.0
-"""Seconds for mcpd to answer; its start takes about one."""
+"""Seconds for mcpd to answer; starting it takes about one second."""
 _WIDTH: Final = 60
 
 Candidates: TypeAlias = "Mapping[str, str]"
@@ -213,7 +213,7 @@ async def _nothing(_bus: Client, _args: argparse.Namespace, _prefix: str) -> Can
 
 
 def _own_scripts(*, parsed_args: argparse.Namespace, **_: object) -> Candidates:
-    """Return the scripts that ``mcpctl script remove`` can remove; read from disk, as that command needs no mcpd."""
+    """Return the scripts that ``mcpctl script remove`` can remove, read from disk, like that command does."""
     from mcpd.paths import Scope, from_environment
     from mcpd.scripts.inspection import SUFFIXES
 
@@ -238,7 +238,7 @@ def _clients(*, parsed_args: argparse.Namespace, **_: object) -> Candidates:
 
 
 def _profiles(*, parsed_args: argparse.Namespace, **_: object) -> Candidates:
-    """Return the profiles of the clients on the command line, or without one of all clients."""
+    """Return the profiles of the clients on the command line, or of all clients if none is given."""
     from mcpd.clients.families import Families
     from mcpd.clients.profiles import Profiles
     from mcpd.paths import Scope, from_environment
@@ -278,7 +278,7 @@ def _ensemble_directories(args: argparse.Namespace) -> Iterator[tuple[Path, Path
 
 
 def _ensembles(*, parsed_args: argparse.Namespace, **_: object) -> Candidates:
-    """Return the ensembles by the names of their files, as reading YAML is slow and needs libraries."""
+    """Return the ensembles, named after their files, because reading YAML is slow and needs libraries."""
     with suppress(McpdError, OSError):
         return _shown(
             {
@@ -336,4 +336,4 @@ _OFFERS: Final[dict[tuple[str, str], Callable[[Client, argparse.Namespace, str],
     ("secret set", "key"): _secret_keys,
     ("secret unset", "key"): _secret_keys,
 }
-"""Completers that ask mcpd, in the same form."""
+"""Completers that ask mcpd, in the same form as :data:`_LOCAL`."""

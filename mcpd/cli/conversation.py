@@ -27,14 +27,14 @@ _END_GRACE: Final = 2.0
 async def conversation(
     args: argparse.Namespace, server_id: str, seconds: float | None, on_notification: Notified | None = None
 ) -> AsyncIterator[McpClient]:
-    """Start *server_id* and yield an initialized client; all within *seconds*.
+    """Start *server_id* and yield an initialized client; *seconds* limits the whole block.
 
     Raises :class:`~mcpd.errors.TimedOut`, and the errors of starting the server and of :class:`McpClient`, of which
     a :class:`~mcpd.mcp_client.ConnectionFault` becomes an :class:`~mcpd.errors.McpdError`.
     """
 
     def noise(count: int, line: bytes) -> None:
-        if count == 1:  # as thousands of notes would hide the answer
+        if count == 1:  # thousands of notes would hide the answer
             note(f"{server_id} wrote something other than a message to its standard output: {line[:80]!r}")
 
     try:

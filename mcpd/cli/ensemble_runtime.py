@@ -105,7 +105,7 @@ class Projects:
     configured: tuple[Path, ...]
     """The projects that the server may use."""
     system: bool
-    """True for the server of the system."""
+    """True if the system instance runs the server."""
 
     @property
     def all(self) -> tuple[Path, ...]:
@@ -162,7 +162,7 @@ def settings_of(args: argparse.Namespace) -> Settings:
 
 
 def not_configured(what: str, project: Path, projects: Projects) -> ConfigMissing:
-    """Return the error that the server may not use *project*, where *what* is, with the command that allows it."""
+    """Return the error that the server may not use *project*, which contains *what*, and the command to allow it."""
     import json
     import os
     import shlex
@@ -193,7 +193,7 @@ def invalid(fault: InvalidConfig, name: str) -> InvalidConfig:
 
 
 def configured(paths: Paths, scope: Scope) -> tuple[Path, ...]:
-    """Return the property ``projects`` of the server, read from the store, so that mcpd need not run.
+    """Return the property ``projects`` of the server, read from the store so that mcpd need not be running.
 
     Raises the errors of :meth:`mcpd.store.Store.config` and :func:`.expanded`, but not if the server is missing.
     """

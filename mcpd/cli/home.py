@@ -30,6 +30,6 @@ def require_own() -> None:
 
 
 def tilde(path: Path | str, paths: Paths) -> str:
-    """Return *path* with ``~`` for the home directory."""
+    """Return *path* with the home directory abbreviated to ``~``."""
     text, home = str(path), str(paths.home)
     return "~" + text[len(home) :] if text == home or text.startswith(home + os.sep) else text

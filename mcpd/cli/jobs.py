@@ -128,9 +128,9 @@ class Answers:
 
     consent: bool = False
     granted: frozenset[str] = frozenset()
-    """Permissions that ``--permission`` names, which need no further consent."""
+    """Permissions given with ``--permission``, which need no further consent."""
     secrets: dict[str, bytes] = field(default_factory=dict)
-    """Secrets by key; those that the job asks for are removed."""
+    """Secrets by key; each is removed when the job asks for it."""
     takes_values: bool = False
     """True if the command has ``--set`` and ``--secret-file``."""
     verbose: bool = False
@@ -163,7 +163,7 @@ async def run_job(
     job names no server.
 
     Raises the error of the job, :class:`~mcpd.errors.NotAuthorized` without a required consent, and
-    :class:`~mcpd.errors.ConfigMissing` without a required value. The job is cancelled if this ends early.
+    :class:`~mcpd.errors.ConfigMissing` without a required value. The job is cancelled if this function ends early.
     """
     follower = _Follower(answers or Answers(), file=file, about=about)
     async with _following(follower, bus, member, signature, args, fds) as task:
@@ -326,7 +326,7 @@ class _Follower:
 
 
 def _ask_if_offline(server: str, problem: str) -> None:
-    """Ask whether to install the remote *server* in spite of *problem*; raise if not."""
+    """Ask whether to install the remote *server* in spite of *problem*; raise an error if the answer is no."""
     if not user_input.terminal():
         raise Unhealthy(f"{problem}; 'mcpctl install --no-check' installs it anyway")
     note(problem)
@@ -360,7 +360,7 @@ def _missing(server: str, needs: Sequence[Mapping[str, Any]], *, takes_values: b
 
 
 def _describe(need: Mapping[str, Any]) -> str:
-    """Return one line about a consent that a job asks for."""
+    """Return one line that describes *need*, a consent that a job asks for."""
     if need["kind"] == "permission":
         return clean(described_as(need["key"], str(need.get("label") or "")))
     if need["kind"] == "variable":

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 GUARD: Final = "MCPCTL_LIBRARIES"
 """Environment variable that is set in the environment of mcpd-servers, to prevent a loop."""
 MAIN: Final = ("-I", "-m", "mcpd.cli.main")
-"""Arguments of the interpreter there. Isolated: the current directory and variables do not affect imports."""
+"""Arguments of that environment's interpreter. ``-I`` keeps the current directory and variables from affecting
+imports."""
 
 
 def provide(libraries: Iterable[str], consumer: str) -> None:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 NAME: Final = "mcps map"
 _MOST_NAMED: Final = 10
-"""Fields or tools in one message."""
+"""Maximum number of fields or tools named in one message."""
 _PIECE: Final = re.compile(r'[{}]|(?P<string>"(?:[^"\\]|\\.)*")(?P<colon>\s*:)?')
 """The tokens needed to find the keys of objects in valid JSON."""
 
@@ -39,11 +39,11 @@ class MapFile:
     """The content of one file of the map."""
 
     origin: str
-    """Its name in messages."""
+    """Name of the file in messages."""
     text: str
     data: dict[str, Any]
     scope: Scope
-    """The scope that it belongs to."""
+    """The scope that the file belongs to."""
 
     def where(self, server_id: str) -> str:
         """Return ``FILE:LINE`` of an entry."""
@@ -119,9 +119,10 @@ def map_checks(paths: Paths, scope: Scope, known: Known | None = None, *, deep: 
 
 
 def read_map(path: Path, directories: Sequence[Path], scope: Scope) -> MapFile | None:
-    """Read the file *path* of the map of *scope*; it may contain the id of a content in *directories* instead.
+    """Read the file *path* of the map of *scope*, which may instead contain the id of a content in *directories*.
 
-    Return ``None`` if there is no file. Raises :class:`~mcpd.errors.InvalidManifest`, which names it, if it is invalid.
+    Returns ``None`` if the file does not exist. Raises :class:`~mcpd.errors.InvalidManifest`, which names the file, if
+    it is invalid.
     """
     origin = str(path)
     try:
@@ -185,7 +186,7 @@ def _effect_checks(
 ) -> Iterator[Check]:
     """Warn about an *entry* for a missing server, and about fields that have no effect on its server."""
     if file.origin == str(known.paths.vendor_mcps):
-        return  # An installed server may replace a shipped script, and nobody here can edit the shipped map.
+        return  # An installed server may replace a shipped script, and users cannot edit the shipped map.
     server = known.servers.get(server_id)
     if server is None:
         if server_id not in known.ids and not entry.is_server:
@@ -252,7 +253,7 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def check_permissions(server_id: str, entry: McpsEntry) -> Sequence[str]:
-    """Return the strings among the permissions of *entry* that are plain descriptions and grant nothing.
+    """Return the permissions of *entry* that are plain descriptions and grant nothing.
 
     Raises :class:`~mcpd.errors.InvalidManifest` for an invalid permission, as mcpd does when it starts the server.
     """

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Output of mcpctl: tables and text for people, JSON for programs.
+"""Output of mcpctl: human-readable tables and text, or JSON.
 
-Names and summaries come from registries and servers and are not trusted: control characters in them are replaced, as
-they could control the terminal.
+Names and summaries come from registries and servers and are not trusted: control characters in them are replaced,
+because they could control the terminal.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def write(line: str = "") -> None:
 
 
 def note(line: str) -> None:
-    """Print *line* on standard error, for everything but the result of a command."""
+    """Print *line* on standard error; used for everything but the result of a command."""
     sys.stdout.flush()
     sys.stderr.write(line + "\n")
     sys.stderr.flush()
@@ -48,7 +48,7 @@ def warn(text: object) -> None:
 
 
 def write_json(value: object) -> None:
-    """Print *value* as JSON, on a terminal with :func:`escaped`."""
+    """Print *value* as JSON; on a terminal, invisible characters are :func:`escaped`."""
     import json
 
     text = json.dumps(value, indent=2, ensure_ascii=not encodes_unicode())
@@ -56,7 +56,7 @@ def write_json(value: object) -> None:
 
 
 def write_document(data: bytes) -> None:
-    """Print the JSON document *data* unchanged, on a terminal as :func:`write_json` does."""
+    """Print the JSON document *data* unchanged, or like :func:`write_json` on a terminal."""
     if sys.stdout.isatty():
         import json
 
@@ -66,7 +66,7 @@ def write_document(data: bytes) -> None:
 
 
 def escaped(text: str) -> str:
-    """Return *text* with invisible and control characters escaped as in JSON; line breaks stay."""
+    """Return *text* with invisible and control characters escaped as in JSON; line breaks are kept."""
     import json
 
     return "".join(char if char.isprintable() or char == "\n" else json.dumps(char)[1:-1] for char in text)

@@ -134,9 +134,9 @@ def is_system(args: argparse.Namespace) -> bool:
 
 
 def _add_common(parser: argparse.ArgumentParser, *, suppress: bool) -> None:
-    """Add the global options to *parser*; with *suppress* without defaults, for the parsers of commands.
+    """Add the global options, which are accepted before and after the command, to *parser*.
 
-    They are accepted before and after the command.
+    The parsers of commands need *suppress*, so that their defaults do not override options before the command.
     """
     scope = parser.add_mutually_exclusive_group()
     scope.add_argument(
@@ -163,7 +163,7 @@ def _add_common(parser: argparse.ArgumentParser, *, suppress: bool) -> None:
 
 
 def _add_early_json(parser: argparse.ArgumentParser) -> None:
-    """Add a ``--json`` that is accepted before the command, in a variable of its own.
+    """Add a ``--json`` that is accepted before the command and sets ``early_json``.
 
     The parsers of commands would overwrite ``json`` with their default.
     """

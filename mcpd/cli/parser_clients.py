@@ -18,8 +18,8 @@ DEFAULT_PROFILE: Final = "default"
 def add_clients(add: _Adder) -> None:
     """Add ``mcpctl client``.
 
-    The namespace of its commands has ``action`` ("module:function"), which ``handler`` calls, and ``needs``: which
-    libraries of the bundled servers it imports (``nothing``, ``signatures`` or ``files``).
+    The namespace of its commands has ``action`` ("module:function"), which ``handler`` calls, and ``needs``, the
+    libraries of the bundled servers that the command imports (``nothing``, ``signatures`` or ``files``).
     """
     client = add.group("client", "put the installed servers into the configuration files of MCP clients")
     _reading(client)

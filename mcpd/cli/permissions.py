@@ -16,7 +16,7 @@ _PROPERTY: Final = re.compile(r"\{config\.([A-Za-z0-9_.-]+)")
 
 
 def described(permission: str) -> str:
-    """Return one line for *permission*: the string, and what it grants."""
+    """Return one line for *permission*: the string and an explanation."""
     from mcpd.runtime.permissions import explain  # slow to import, and few commands need it
 
     words, fault = explain(permission)
@@ -48,9 +48,9 @@ def check(permissions: Iterable[str]) -> None:
 
 
 def missing_paths(permissions: Iterable[str], values: Mapping[str, Any], home: Path) -> Iterator[tuple[str, Path]]:
-    """Yield the paths in *values* that *permissions* need and that do not exist, each with its key.
+    """Yield the key and path of each path in *values* that *permissions* need and that does not exist.
 
-    ``~`` stands for *home*. Directories that are created for the server do not count, and inaccessible paths are
+    ``~`` stands for *home*. Directories that are created for the server are left out, and inaccessible paths are
     assumed to exist.
     """
     named = [permission for permission in permissions if _PROPERTY.search(permission)]

@@ -31,7 +31,7 @@ def plan_lines(items: Sequence[Mapping[str, Any]], *, verbose: bool = False) -> 
 
 
 def named(items: Sequence[Mapping[str, Any]], file: str) -> list[dict[str, Any]]:
-    """Return the plan *items* with the name of *file*, of which mcpd only got the content."""
+    """Return the plan *items* with the name of *file* added, since mcpd only received its content."""
     digests = {item.get("integrity") for item in items if item.get("kind") == "source"} - {None, ""}
     shown = []
     for item in items:

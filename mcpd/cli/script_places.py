@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Directories and files of scripts, also unused ones."""
+"""Directories and files of scripts, including unused ones."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ def layers(paths: Paths, scope: Scope) -> list[Place]:
 
 
 def files(directory: Path, name: str) -> list[Path]:
-    """Return the scripts *name* in *directory*, the one that is used first."""
+    """Return the files of the script *name* in *directory*; the first of them is used."""
     return [path for suffix in SUFFIXES if os.path.lexists(path := directory / f"{name}{suffix}")]
 
 
 def first(places: Iterable[Place], name: str) -> Place | None:
-    """Return the script *name* that is used from the directories *places*."""
+    """Return the script *name* that takes precedence among the directories *places*; None if there is none."""
     return next(((layer, path) for layer, directory in places for path in files(directory, name)), None)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 async def open_bus(args: argparse.Namespace, *, changing: bool = False) -> AsyncIterator[Client]:
     """Connect to mcpd in the scope of *args*; a *changing* command may ask for a password.
 
-    A ``NotFound`` error of the block gets a suggestion of a similar id. Raises
+    If the block raises ``NotFound``, a similar id is suggested. Raises
     :class:`~mcpd.errors.ServiceUnavailable`.
     """
     with asking(args, system=changing and args.system):

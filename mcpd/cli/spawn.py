@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 CHUNK: Final = 64 * 1024
 MAX_ANSWER: Final = 64 * 1024
-"""Bytes of the line with which the bridge answers."""
+"""Maximum bytes of the line with which the bridge answers."""
 ANSWER_TIMEOUT: Final = 60.0
 """Seconds for the bridge to answer; it and mcpd may have to be started first."""
 _ABSENT: Final = frozenset({errno.ENOENT, errno.ECONNREFUSED, errno.ENOTDIR})
@@ -45,8 +45,8 @@ _ABSENT: Final = frozenset({errno.ENOENT, errno.ECONNREFUSED, errno.ENOTDIR})
 def connect_bridge(server_id: str, environment: Mapping[str, str], *, system: bool) -> socket.socket:
     """Connect to *server_id* through the user's bridge, or the *system*'s; the connection works like its stdio.
 
-    The *environment* is for a process that is not shared. Raises :class:`~mcpd.errors.ServiceUnavailable` if the bridge
-    cannot be reached, and the :class:`~mcpd.errors.McpdError` with which it refuses.
+    The *environment* is used only for a process that is not shared. Raises :class:`~mcpd.errors.ServiceUnavailable` if
+    the bridge cannot be reached, and the :class:`~mcpd.errors.McpdError` with which it refuses the connection.
     """
     # Few servers need it, and platformdirs costs mcpctl its start-up time.
     from mcpd.bridge.places import places
@@ -74,7 +74,7 @@ def connect_bridge(server_id: str, environment: Mapping[str, str], *, system: bo
 
 
 def _line(connection: socket.socket) -> bytes:
-    """Read exactly one line; what follows belongs to the server."""
+    """Read exactly one line and no further, because all later data comes from the server."""
     line = bytearray()
     while not line.endswith(b"\n") and len(line) < MAX_ANSWER:
         byte = connection.recv(1)
@@ -175,7 +175,7 @@ class Spawned:
     ) -> None:
         self.session = session
         self.ends = ends
-        """Our ends of its pipes, if mcpd made them: its stdin at 0, its stdout at 1."""
+        """Our ends of the server's pipes, if mcpd created them: its stdin at 0, its stdout at 1."""
         self.relay = relay
         """Copies data between our descriptors and the server, if it does not accept them directly."""
         self._bus = bus
@@ -185,7 +185,7 @@ class Spawned:
         """Wait for the end of the server; return its exit status, or 128 plus the number of the signal that ended it.
 
         Raises :class:`~mcpd.errors.ServiceUnavailable` if the bus is lost. If only mcpd leaves the bus, the server may
-        continue to run, and its process is waited for.
+        continue to run, so this waits for its process.
         """
         lost = asyncio.ensure_future(self._mcpd_lost())
         exited = asyncio.ensure_future(self._exited())
@@ -247,9 +247,9 @@ class Spawned:
 async def spawned(
     args: argparse.Namespace, server_id: str, fds: Mapping[int, int], environment: Mapping[str, str] | None = None
 ) -> AsyncIterator[Spawned]:
-    """Start *server_id* with *fds* as its 0, 1 and 2, or with pipes if there are none.
+    """Start *server_id* with *fds* as its descriptors 0, 1 and 2, or with pipes if *fds* is empty.
 
-    If only the system instance may start the server, ask that one. Only the user's own instance gets the *environment*.
+    If only the system instance may start the server, use that one. Only the user instance gets the *environment*.
     Leaving the block disconnects, so that mcpd stops the server. Raises :class:`UseBridge` if the server is used
     through the bridge.
     """

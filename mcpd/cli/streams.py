@@ -37,14 +37,14 @@ class Relay:
     """Pipes, each served by a thread, between our standard streams and a server that accepts only pipes."""
 
     def __init__(self, streams: Mapping[int, int]) -> None:
-        """*streams* maps the server's 0, 1 and 2 to descriptors of ours, which are not closed."""
+        """*streams* maps the server's descriptors 0, 1 and 2 to our own, which stay open."""
         self._pipes = {number: os.pipe() for number in streams}
         self._streams = streams
         self._writers: list[threading.Thread] = []
 
     @staticmethod
     def needed(streams: Mapping[int, int]) -> bool:
-        """Return whether the system's mcpd would refuse *streams*: a terminal, a file, or a socket as Node.js makes."""
+        """Return whether the system instance would refuse *streams*, such as a terminal, a file or a Node.js socket."""
         return any(unsuitable(fd, pipes=True) for fd in streams.values())
 
     @property

@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from mcpd.errors import NotFound
 
 _OFFERS = frozenset({"install", "show"})
-"""Commands that also take ids from registries."""
+"""Commands that also accept ids from registries."""
 _PREFIX = 2
 """Letters of each word that are assumed to be correct, to limit the search in large registries."""
 _MOST = 200
-"""Ids from registries that are compared."""
+"""Maximum number of ids from registries that are compared."""
 
 
 async def with_suggestion(bus: Client, args: argparse.Namespace, error: NotFound) -> NotFound:

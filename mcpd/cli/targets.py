@@ -127,7 +127,7 @@ _ENVIRONMENT_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 _REMOTE = frozenset({"streamable-http", "sse", "websocket"})
 """Transports of remote servers."""
 _SIGNATURE_LIMIT = 4096
-"""Bytes of a signature file; a valid one has 89."""
+"""Maximum bytes of a signature file; a valid one has 89."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,11 +153,11 @@ class Target:
     """The target of an installation: an id of the catalog, a bundle, or a manifest."""
 
     id: str = ""
-    """Empty for a bundle, which contains it."""
+    """Server id; empty for a bundle, which contains the id."""
     bundle: Path | None = None
     manifest: dict[str, Any] | None = None
     data: bytes = b""
-    """The manifest as it is sent; if it is signed, the unchanged content of its file."""
+    """The manifest as sent to mcpd; if it is signed, the unchanged content of its file."""
     signature: str = ""
     """The signature of :attr:`data` in base64; empty if there is none."""
 

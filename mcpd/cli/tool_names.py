@@ -24,9 +24,9 @@ ADVICE: Final = "rename the tools in the mcps map, set the server to list other 
 _SECONDS: Final = 10.0
 """Seconds for a server to list its tools."""
 _AT_ONCE: Final = 4
-"""Servers that are asked at the same time."""
+"""Maximum number of servers that are asked at the same time."""
 _SHOWN: Final = 3
-"""Names in one message."""
+"""Maximum number of names in one message."""
 
 
 async def listed(args: argparse.Namespace, servers: Servers, server_ids: Iterable[str]) -> dict[str, list[str]]:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 BOOTED: Final = Path("/run/systemd/system")
 """The directory that exists if systemd is the init system (sd_booted(3))."""
 UNKNOWN: Final = frozenset({"", "[not set]", "[no data]", "18446744073709551615"})
-"""Values of systemctl for a figure that the kernel does not count."""
+"""Values that systemctl prints for a figure that is not accounted."""
 _TIMEOUT: Final = 20.0
 
 
@@ -32,7 +32,7 @@ def show(units: Sequence[str], properties: Iterable[str], *, system: bool) -> li
 
 
 def _read(block: str) -> dict[str, str]:
-    """Parse the properties of one unit; repeated ones, such as Listen= of a socket, are joined by line breaks."""
+    """Parse the properties of one unit; repeated properties, such as ``Listen``, are joined with line breaks."""
     found: dict[str, str] = {}
     for line in block.splitlines():
         key, separator, value = line.partition("=")

@@ -52,7 +52,7 @@ def origin(name: str) -> str:
 _ENDING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 SECRET_LIMIT: Final = 64 * 1024
-"""Bytes of one secret."""
+"""Maximum bytes of one secret."""
 
 
 def terminal() -> bool:
@@ -133,7 +133,7 @@ def _unanswered(question: str) -> Cancelled:
 def _interruptible() -> Iterator[None]:
     """Let SIGINT, SIGTERM and SIGHUP interrupt a blocking read with KeyboardInterrupt.
 
-    The event loop only takes note of SIGINT; the other signals would end the process without cancelling the job.
+    The event loop only records SIGINT; the other signals would end the process without cancelling the job.
     """
     heeded = [number for number in _ENDING if signal.getsignal(number) is not signal.SIG_IGN]
     previous = {number: signal.signal(number, signal.default_int_handler) for number in heeded}

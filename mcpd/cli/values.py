@@ -78,9 +78,9 @@ def guess_value(text: str) -> object:
 
 
 def parse_pairs(pairs: Iterable[tuple[str, str]], properties: Iterable[Mapping[str, Any]]) -> dict[str, object]:
-    """Return *pairs* as values typed by *properties*; values of unknown keys are text, which mcpd checks.
+    """Parse *pairs* with the types in *properties*; values of unknown keys remain text, which mcpd checks.
 
-    Repeated keys of a list are concatenated.
+    Values of a repeated key are concatenated if its type is a list.
     """
     kinds = {str(known.get("key")): str(known.get("type") or "") for known in properties}
     values: dict[str, object] = {}

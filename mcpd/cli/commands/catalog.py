@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from mcpd.bus.client import Client
 
 PAGE: Final = 500
-"""The most entries of one page of ``ListAvailable``."""
+"""Maximum number of entries in one page of ``ListAvailable``."""
 _FILTERS: Final = ("category", "source", "installable", "installed", "updatable")
 
 

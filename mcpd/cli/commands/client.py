@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 def list_clients(args: argparse.Namespace) -> int:
     """``mcpctl client list``. JSON: the result of the tool ``list_clients``."""
-    # Not the whole service: the libraries that sign are slow to import.
+    # Do not open the whole service: the libraries for signatures are slow to import.
     from mcpd.clients.families import Families
     from mcpd.clients.profiles import Profiles
 

@@ -66,7 +66,7 @@ def remove_server(args: argparse.Namespace) -> int:
     configurations = changing(args)
     found: Any = configurations.view_draft(args.client, args.profile)
     present = found["draft"]["mcpServers"]
-    # Missing names first, so that they fail before anything is removed.
+    # Begin with missing names, so that the command fails before anything is removed.
     for name in sorted(dict.fromkeys(args.names), key=present.__contains__):
         found = configurations.remove_server(args.client, args.profile, name)
     return _changed(args, found, f"Removed {clean(', '.join(args.names))} from the draft")
@@ -100,7 +100,7 @@ def validate(args: argparse.Namespace) -> int:
 
 
 def _tool_warnings(args: argparse.Namespace, configurations: Orchestration, payload: JsonValue) -> list[Finding]:
-    """Return the warnings about tool names in *payload*, or without it in the draft or the generated configuration."""
+    """Return warnings about tool names in *payload* (default: the draft, else the generated configuration)."""
     if payload is None:
         draft = configurations.drafts.get(args.client, args.profile)
         made = draft if draft is not None else configurations.generated(args.client, args.profile)
@@ -153,9 +153,10 @@ def print_published(found: Any) -> None:
 
 
 def may_publish(configurations: Orchestration, client_id: str, profile_id: str) -> bool:
-    """Return whether to publish without ``--from-installed``: there is a draft, or the newest release had none.
+    """Return whether to publish without ``--from-installed``.
 
-    Publishing the installed servers would replace a release that was made from a draft.
+    True if there is a draft, or the newest release was not made from one: publishing the installed servers would
+    replace such a release.
     """
     if configurations.tree.draft(client_id, profile_id).exists():
         return True
@@ -168,7 +169,7 @@ def _named(args: argparse.Namespace) -> list[tuple[str, str]]:
 
 
 def _published_before(configurations: Orchestration, args: argparse.Namespace) -> list[tuple[str, str]]:
-    """Return the known clients and profiles that have a release or a draft; print those that are left out."""
+    """Return the clients and profiles that have a release or a draft; print a note about those that are left out."""
     places = _places(configurations, args.profile)
     if args.from_installed:
         return places

@@ -119,8 +119,8 @@ def planned(
 ) -> tuple[Release, Plan]:
     """Return the configuration that *args* select, and the plan to deploy it into the client's file.
 
-    Signs and writes nothing, but audits a refusal if *is_recorded*. Raises :class:`~mcpd.errors.McpdError` if the
-    configuration cannot be deployed.
+    Does not sign or write anything, except for an audit record of a refusal if *is_recorded*. Raises
+    :class:`~mcpd.errors.McpdError` if the configuration cannot be deployed.
     """
     configurations = machine.configurations
     family = configurations.families.get(args.client)
@@ -165,7 +165,7 @@ def show_plan(args: argparse.Namespace, machine: Machine, plan: Plan) -> None:
 
 
 def _is_confirmed(args: argparse.Namespace, machine: Machine, plan: Plan, release: Release) -> bool:
-    """Return whether to deploy *plan*; ask if that changes the file, and not only the record of deployments."""
+    """Return whether to deploy *plan*; ask if it changes the file rather than only the record of deployments."""
     if plan.is_empty:
         last = machine.last(plan.family, plan.file)
         place = scope(args), release.profile_id, release.artifact_id
@@ -426,7 +426,7 @@ def _compared(release: Release, plan: Plan) -> Any:
 
 
 def _servers(found: DetectedClient) -> int | str | None:
-    """Return the number of servers in the file of a client, or a word for why it is unknown."""
+    """Return the number of servers in the file of a client, or a word for the reason why it is unknown."""
     if not found.problem:
         return found.servers if found.exists else "no file"
     return "symlink" if os.path.islink(found.file) else "broken"  # noqa: PTH114 - Path's may raise

@@ -37,7 +37,7 @@ async def get(args: argparse.Namespace) -> int:
         write_json({"values": values, "secrets-set": secrets, "properties": properties})
         return 0
     rows = [_row(known, values, secrets) for known in properties]
-    # The manifest of another tool may hold values without declaring properties for them.
+    # Manifests written by other tools may contain values without declaring properties for them.
     known_keys = {str(known["key"]) for known in properties}
     rows += [_row({"key": key}, values, secrets) for key in sorted({*values, *secrets} - known_keys)]
     if rows:

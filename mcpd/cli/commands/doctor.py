@@ -96,7 +96,10 @@ async def _bus_checks(args: argparse.Namespace, *, off: bool) -> tuple[list[Chec
 
 
 async def _mcpd_checks(bus: Client, *, off: bool) -> tuple[list[Check], set[str] | None]:
-    """Check mcpd and its servers; return also the ids of these. *off*: the sandbox is off in the settings."""
+    """Check mcpd and its servers; return the checks and the ids of the servers.
+
+    *off* tells whether the sandbox is turned off in the settings.
+    """
     unit = "systemctl status mcpd" if bus.system else "systemctl --user status mcpd"
     try:
         properties = await bus.manager.properties()
@@ -141,7 +144,7 @@ async def _path_checks(bus: Client, server: Mapping[str, Any]) -> list[Check]:
     try:
         values, _ = await bus.manager.call("GetConfig", "s", [server_id])
     except McpdError:
-        # The state of the server is reported by the caller.
+        # The caller reports the state of the server.
         return []
     return [
         Check(

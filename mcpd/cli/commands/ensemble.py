@@ -267,7 +267,7 @@ def _text(path: object) -> str | None:
 
 
 def _print(text: str) -> None:
-    """Print a drawing; it contains names from the file of the ensemble, so a terminal gets it cleaned."""
+    """Print a drawing; on a terminal without control characters, which names in an ensemble's file may contain."""
     shown = text.removesuffix("\n")
     write(clean(shown, lines=True) if sys.stdout.isatty() else shown)
 
@@ -328,7 +328,7 @@ def _named_library(library: Library, name: str, known: _Known) -> list[Finding]:
 
 
 def _file(library: Library, name: str, file: Path, known: _Known) -> list[Finding]:
-    """Return the findings of *file*; outside the directories of ensembles, its scripts are searched for next to it."""
+    """Return the findings of *file*. If it is outside the directories of ensembles, look for its scripts next to it."""
     try:
         text = read_input(name, MAX_SIZE).decode()
     except UnicodeDecodeError:

@@ -39,13 +39,13 @@ if TYPE_CHECKING:
 
 
 MAX_INPUT: Final = 1024 * 1024
-"""Bytes of an ensemble's input."""
+"""Maximum bytes of an ensemble's input."""
 _GRACE: Final = 10.0
 """Seconds for a cancelled run to be stored."""
 _SHOWN: Final = 200
-"""Characters of a progress message that are shown."""
+"""Maximum characters shown of a progress message."""
 _NAMED: Final = 20
-"""Agents named in one line."""
+"""Maximum number of agents named in one line."""
 _ID: Final = re.compile(
     r"(?:(?P<where>(?!(?:.*/)?\.{1,2}/)[^\0]{1,255})/)?"
     r"(?P<run>[A-Za-z0-9][A-Za-z0-9._-]{0,127}/(?:latest|\d{8}-\d{6}-\d{3}))",
@@ -164,7 +164,7 @@ async def _run(args: argparse.Namespace, name: str, tool: str, arguments: Mappin
 async def _within(
     args: argparse.Namespace, run_view: _RunView, tool: str, arguments: Mapping[str, object]
 ) -> dict[str, Any]:
-    """Start the server and call *tool*; return its result. Both have ``args.timeout`` seconds each.
+    """Start the server and call *tool*; return its result. Each of the two steps has ``args.timeout`` seconds.
 
     Raises :class:`~mcpd.errors.TimedOut`, and the errors of starting the server and of the call.
     """
@@ -188,7 +188,7 @@ async def _within(
 
 
 async def _called(client: McpClient, run_view: _RunView, tool: str, arguments: Mapping[str, object]) -> dict[str, Any]:
-    """Call *tool* and return its result. Cancelling this cancels the run, which has some seconds to be stored."""
+    """Call *tool* and return its result. If cancelled, cancel the run and give it some seconds to be stored."""
     options = {"output_format": "json", "streaming": run_view.enabled}
     call = client.call(tool, {**arguments, **options}, progress=run_view.enabled, grace=_GRACE)
     task = asyncio.ensure_future(call)

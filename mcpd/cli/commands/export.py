@@ -76,7 +76,7 @@ async def _entry(bus: Client, server_id: str) -> Entry:
 
 
 def _local_origin(source: Source | None) -> str:
-    """Return where on this machine the files of *source* are; empty if they are not local."""
+    """Return a phrase that says where on this machine the files of *source* are; empty if they are not local."""
     if source is None:
         return ""
     if source.type is SourceType.LOCAL:

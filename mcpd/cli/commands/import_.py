@@ -40,13 +40,13 @@ if TYPE_CHECKING:
     from mcpd.bus.client import Client
 
 MAX_BYTES: Final = 64 * 1024 * 1024
-"""Bytes of a JSON file: some clients keep their whole history in it."""
+"""Maximum bytes of a JSON file; large, because some clients keep their whole history in it."""
 MAX_SLOW: Final = 512 * 1024
-"""Bytes of a TOML or YAML file, whose parsers are much slower."""
+"""Maximum bytes of a TOML or YAML file; smaller, because their parsers are much slower."""
 _GRANT: Final = "filesystem:rw:"
 _HOME_MANAGER: Final = "import the file that home-manager generates instead: ~/.config/mcp/mcp.json"
 MOST_UNNAMED: Final = 50
-"""The most servers that are imported from one file without naming them."""
+"""Maximum number of servers that are imported from one file without naming them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,16 +55,16 @@ class Importable:
 
     entry: dict[str, Any]
     secrets: dict[str, str] = field(default_factory=dict, repr=False)
-    """Credentials that the file holds, by the key of their property."""
+    """Credentials in the file, by the key of their property."""
 
     @property
     def id(self) -> str:
-        """The id of its entry."""
+        """The id of the server's entry."""
         return str(self.entry["id"])
 
     @property
     def names(self) -> tuple[object, object, object]:
-        """Its names, the least ambiguous first: its id, its name in the original registry, its display name."""
+        """The server's names, least ambiguous first: its id, its name in the original registry, its display name."""
         origin = self.entry.get("origin")
         return self.id, origin.get("name") if isinstance(origin, dict) else None, self.entry.get("name")
 
@@ -75,7 +75,7 @@ class ImportFile:
 
     servers: list[Importable]
     problems: list[tuple[str, str]]
-    """Pairs of server and message: why servers are left out, and warnings about others."""
+    """Pairs of server and message: reasons why servers are left out, and warnings about imported servers."""
 
     @property
     def left_out(self) -> list[str]:
@@ -158,7 +158,7 @@ def _at(document: object, *keys: str) -> object:
 def _without_missing(entry: dict[str, Any]) -> Iterator[str]:
     """Remove permissions for missing paths from *entry*, and yield a message for each.
 
-    An argument that begins with a slash need not be a path, and a missing path would keep the server from starting.
+    An argument that begins with a slash is not always a path, and a missing path would keep the server from starting.
     """
     permissions = entry.get("permissions", [])
     for permission in list(permissions):
@@ -206,7 +206,7 @@ def _yaml(data: bytes, where: str) -> object:
 
 
 async def import_file(args: argparse.Namespace) -> int:
-    """``mcpctl import``. Continues after a server that fails, and fails in the end; also fails with nothing to import.
+    """``mcpctl import``. Continues after a server fails, and fails at the end; fails if there is nothing to import.
 
     JSON: ``{"servers": [{id, …}], "problems": [{name, message}], "left-out": [name]}``. Each server has ``installed``
     (its keys), or ``error`` and ``message``; with ``--dry-run`` its ``entry`` and the keys of its ``secrets``, and
@@ -278,7 +278,7 @@ def _parsed(server: Importable) -> Entry:
 
 
 def _show(found: ImportFile, chosen: Sequence[Importable], faults: Mapping[str, str], *, as_json: bool) -> None:
-    """Show what would be installed of *chosen*; *faults* has the reasons, by id, why some cannot be installed."""
+    """Show how *chosen* would be installed; *faults* maps the ids of those that cannot be installed to reasons."""
     if as_json:
         shown = [
             {"id": server.id, "entry": server.entry, "secrets": sorted(server.secrets)}
@@ -316,7 +316,7 @@ def _problems(found: ImportFile) -> dict[str, Any]:
 
 
 def _plan(entry: Entry) -> Iterator[dict[str, str]]:
-    """Yield the plan of installing *entry*, as far as the entry tells, as the items of a job's plan."""
+    """Yield the items of a job's plan for installing *entry*, as far as they are known from the entry."""
     if entry.source is not None:
         source = entry.source
         yield {

@@ -136,9 +136,9 @@ def _file_name(target: Target) -> str:
 
 
 async def _offered(bus: Client, server_id: str, source: str | None) -> dict[str, Any]:
-    """Return the entry that *server_id* would be installed from; empty if no registry has it.
+    """Return the entry that *server_id* would be installed from; empty if it is in no registry.
 
-    Warn if its registry, or without one any registry, could not be refreshed.
+    Warn about registries that could not be refreshed: the entry's or, without an entry, *source* (default: all).
     """
     try:
         options = {"source": source} if source else {}
@@ -154,7 +154,7 @@ async def _offered(bus: Client, server_id: str, source: str | None) -> dict[str,
 
 @contextmanager
 def _with_hint() -> Iterator[None]:
-    """Add the other kinds of targets to a ``NotFound`` error."""
+    """Add a hint at the other kinds of targets to a ``NotFound`` error."""
     try:
         yield
     except NotFound as error:

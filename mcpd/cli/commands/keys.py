@@ -68,7 +68,7 @@ def new(args: argparse.Namespace) -> int:
     private = Path(args.file)
     public = private.with_name(private.name + ".pub")
     secret_pem, public_pem = new_key()
-    # The public key first: if it exists already, no private key is written.
+    # Write the public key first: if its file already exists, no private key is written.
     written: list[Path] = []
     try:
         for path, data, mode in ((public, public_pem, _PUBLIC), (private, secret_pem, _PRIVATE)):

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from mcpd.store import InstalledServer
 
 TIMEOUT: Final = 60.0
-"""Seconds for one server; each of its three transforms has 5."""
+"""Seconds to describe one server, each of whose three transforms may take 5."""
 FACILITIES: Final = ("tools", "resources", "prompts")
 
 
@@ -60,7 +60,7 @@ class Features:
     source: str
     """The script or directory of the server; empty if it has only an entry in the map."""
     state: str
-    """``script``, or ``installed``, ``disabled`` or ``broken``, which are not run."""
+    """``script`` for a script server, which is run; else ``installed``, ``disabled`` or ``broken``."""
     tools: list[dict[str, Any]] = field(default_factory=list)
     resources: list[dict[str, Any]] = field(default_factory=list)
     prompts: list[dict[str, Any]] = field(default_factory=list)
@@ -68,17 +68,17 @@ class Features:
 
 
 class Describer:
-    """Runs the script servers of *store* in the sandbox, some at once, to learn what they offer.
+    """Runs the script servers of *store* in the sandbox, several at once, to list their features.
 
     *paths* are those of the machine, whose secrets the sandbox hides.
     """
 
     def __init__(self, store: Store, paths: Paths, scope: Scope, unavailable: str = "") -> None:
-        """Run nothing if *unavailable*, a reason, is not empty."""
+        """*unavailable* is the reason why scripts cannot be run; empty if they can."""
         self._store, self._paths, self._scope = store, paths, scope
         self._turn = asyncio.Semaphore(os.cpu_count() or 1)
         self.unavailable = unavailable
-        """The reason why nothing is run, only read; else empty."""
+        """The reason why scripts are only read and not run; empty if they are run."""
 
     async def all(self, servers: Sequence[InstalledServer]) -> list[Features]:
         """Return the features of each of *servers*, in their order."""
@@ -183,10 +183,10 @@ def _list(document: object, name: str) -> list[Any]:
 
 
 SOURCE: Final = ".source.json"
-"""The end of the name of a source file."""
+"""Suffix of the name of a source file."""
 _STDOUT: Final = "-"
 _MODE: Final = 0o644
-"""The mode of a new map: mcpd and the servers' users have to read it."""
+"""Mode of a new map, which mcpd and the users of servers must be able to read."""
 _AS_ROOT: Final = (
     "root does not run code of files that are not in use yet; as an ordinary user, 'mcpctl --user mcps check FILE'"
     " shows what servers would offer"
@@ -296,7 +296,7 @@ class _Preview:
     servers: list[InstalledServer]
     checks: list[Check]
     names: dict[str, str]
-    """Temporary files in messages, and the names of the originals."""
+    """Names of temporary files, mapped to the names of the original files for messages."""
 
 
 def _preview(paths: Paths, scope: Scope, made: str, files: Sequence[Path], more: Sequence[Path] = ()) -> _Preview:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """``mcpctl run``: the command that MCP clients start.
 
-The server gets the standard streams of the client, so no data passes through here. There are two exceptions: a server
-that is used through the bridge, and streams that a server of the system does not accept, which takes only pipes.
+The server gets the standard streams of the client, so no data passes through mcpctl. There are two exceptions: servers
+that are used through the bridge, and system servers, which accept only pipes, if the streams are something else.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ async def _stop(server: Spawned) -> None:
 
 
 def _standard_fds() -> dict[int, int]:
-    """Return our standard streams for the server; without 2 its standard error goes to the journal."""
+    """Return our standard streams for the server; if 2 is missing, its standard error goes to the journal."""
     for fd, name in ((0, "input"), (1, "output")):
         if fd in CLOSED:
             raise InvalidArgument(f"standard {name} is closed, so the server cannot talk to its client")

@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from mcpd.paths import Paths
 
 _GONE: Final = 5
-"""Polls until a missing file is reported: editors replace a file shortly after removing it."""
+"""Number of polls before a missing file is reported, since editors may remove a file shortly before replacing it."""
 _OPEN: Final = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _PUBLIC: Final = 0o644
 _PRIVATE: Final = 0o600
@@ -70,12 +70,12 @@ class ScriptText:
 def read_text(source: Path, scope: Scope) -> ScriptText:
     """Read *source*, for a copy in *scope*.
 
-    Everybody may read the system's scripts. A file that others may not read is refused for the system, or root could
-    publish the target of somebody else's symlink. Raises :class:`~mcpd.errors.InvalidArgument` for such a file,
+    Everybody may read the system's scripts. For the system, a file that is not world-readable is refused, because root
+    could publish the target of another user's symlink. Raises :class:`~mcpd.errors.InvalidArgument` for such a file,
     :class:`~mcpd.errors.InvalidManifest` for one that is not regular or too large, and OSError.
     """
     descriptor = os.open(source, _OPEN)
-    # fstat, as the path may name another file by now.
+    # Use fstat, because the path may refer to another file by now.
     status = os.fstat(descriptor)
     if not stat.S_ISREG(status.st_mode):
         os.close(descriptor)
@@ -147,7 +147,7 @@ class WatchedFile:
 
 
 def is_used(paths: Paths, scope: Scope, server_id: str) -> bool:
-    """Return whether the script *server_id* of *scope* is in use, so that the data of that server is its own."""
+    """Return whether the script *server_id* of *scope* is in use, so that the data of that server belongs to it."""
     try:
         server = Store(paths, scope).get(server_id)
     except NotFound:
@@ -387,7 +387,7 @@ def _removable_files(paths: Paths, scope: Scope, name: str) -> list[Path]:
 
 
 def _scripts(paths: Paths, scope: Scope) -> Iterator[dict[str, str]]:
-    """Yield all scripts, also unused ones, for :func:`list_scripts`."""
+    """Yield all scripts, including unused ones, for :func:`list_scripts`."""
     used = {server.script.path: server for server in Store(paths, scope).list() if server.script is not None}
     inspections = Inspections(paths.layout(scope).cache / "scripts.json")
     for layer, root in layers(paths, scope):
@@ -412,7 +412,7 @@ def _shown(name: str, kind: str, scope: str, state: str, path: Path, summary: st
 
 
 async def _rescan(args: argparse.Namespace, name: str) -> None:
-    """Have mcpd scan the scripts now, which it does to list servers. If it does not run, it scans when it starts."""
+    """Make mcpd scan the scripts now by listing the servers. If mcpd is not running, it scans them when it starts."""
     try:
         async with open_bus(args) as bus:
             servers: list[dict[str, Any]] = await bus.manager.call("ListServers", "a{sv}", [{}])
@@ -441,7 +441,7 @@ async def _watch(args: argparse.Namespace, watched: WatchedFile, place: _Place) 
             try:
                 changed = await asyncio.to_thread(place.put, found, force=args.force)
             except NoSpace as error:
-                # Forget the content, so that it is tried again once the file is saved.
+                # Forget the content, so that it is tried again when the file is saved.
                 fault, watched.text = error.message, None
         if changed:
             await _rescan(args, place.name)

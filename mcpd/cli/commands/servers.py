@@ -112,7 +112,7 @@ async def note_missing_tools(bus: Client, server: Mapping[str, Any]) -> None:
 def _may_have_map() -> bool:
     """Return whether the user or the administrator may have written a file of the mcps map.
 
-    A quick test, because the module that reads the map is slow to import. The files of packages do not count: the empty
+    A quick test, because the module that reads the map is slow to import. Files from packages are ignored: the empty
     directory ``mcps.d``, and the map in ``/usr/share``.
     """
     root, config = os.environ.get("MCP_ROOT") or "/", os.environ.get("XDG_CONFIG_HOME") or "~/.config"
@@ -142,7 +142,7 @@ def _is_inaccessible(error: OSError) -> bool:
 
 
 async def _warn_of_map(args: argparse.Namespace) -> None:
-    """Warn about faulty files of the mcps map: without them, servers may offer more than is wanted."""
+    """Warn about faulty files of the mcps map, since servers may offer more than intended without them."""
     if not _may_have_map():
         return
     from mcpd.cli.mcps_checks import map_checks  # slow to import
@@ -170,7 +170,7 @@ async def _installed_or_offered(bus: Client, server_id: str) -> dict[str, Any]:
 
 
 async def _source_of(bus: Client, server_id: str) -> dict[str, Any]:
-    """Return ``{"source": …}``, the package source of *server_id*, in the form of ``GetAvailable``; else ``{}``."""
+    """Return ``{"source": …}`` with the package source of *server_id*, as in ``GetAvailable``; ``{}`` if unknown."""
     try:
         entry = json.loads(await bus.manager.call("GetEntry", "s", [server_id]))
     except ServiceUnavailable:
@@ -223,7 +223,7 @@ def _print_server(server: Mapping[str, Any]) -> None:
 
 
 def _is_described_by_package(server: Mapping[str, Any]) -> bool:
-    """Return whether *server* is an offer whose command is not in the entry, but in a bundle or manifest."""
+    """Return whether *server* is an offer whose command is defined in a bundle or manifest, not in the entry."""
     if "config" in server or server.get("transports") or not server.get("installable", True):
         return False
     return "source" not in server or server["source"].get("type") == "mcpb"

@@ -23,7 +23,7 @@ async def ps(args: argparse.Namespace) -> int:
     """``mcpctl ps``.
 
     JSON: ``{"sessions": [{session, path, server-id, unit, state, pid, owner-uid, started, memory, cpu, tasks}]}``;
-    memory (bytes), cpu (seconds) and tasks are there if the control group of the unit counts them.
+    memory (bytes), cpu (seconds) and tasks are present if the control group of the unit accounts them.
     """
     async with open_bus(args) as bus:
         sessions = [_numbered(session) for session in await bus.manager.call("ListSessions")]

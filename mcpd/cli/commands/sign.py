@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import argparse
 
 MAX_SIGNED: Final = 512 * 1024 * 1024
-"""Bytes of a file to sign."""
+"""Maximum bytes of a file to sign."""
 
 _OTHERS: Final = 0o077
 
@@ -43,6 +43,6 @@ def sign(args: argparse.Namespace) -> int:
             continue
         path = Path(name)
         write_atomic(path.with_name(path.name + ".sig"), signature)
-        # Standard output may carry a signature, and then nothing else.
+        # If standard output carries a signature, nothing else may be written to it.
         (note if STDIN in args.files else write)(f"Signed {clean(name)}: {clean(name)}.sig")
     return 0

@@ -30,11 +30,11 @@ _UNREAD: Final[Mapping[str, str]] = {
 _UNUSED: Final = frozenset({"untrusted", "invalid"})
 _DESCRIBED: Final = ".toml"
 _MAX_REPORTED: Final = 100
-"""Faults of one registry that mcpd reports; one more item stands for the rest."""
+"""Maximum number of faults of one registry that mcpd reports; one more item stands for the rest."""
 
 
 async def read_registries(bus: Client, member: str) -> bool:
-    """Read the registries with the job of the method *member*; warn about unread ones, return whether all were read.
+    """Read the registries in a job of the method *member*; warn about unread ones and return whether all were read.
 
     Raises :class:`~mcpd.errors.SourceUnavailable` if none could be read, and the errors of the job.
     """
@@ -80,7 +80,7 @@ def warn_of_registries(sources: Iterable[Mapping[str, Any]]) -> bool:
 
 
 def name_of(source: Mapping[str, Any]) -> str:
-    """Return the name of a registry with a settings file of its own; empty for a line of a list."""
+    """Return the name of a registry that has its own settings file; empty for a line of a list file."""
     directory, _, file = str(source.get("file") or "").rpartition("/")
     return file.removesuffix(_DESCRIBED) if directory and file.endswith(_DESCRIBED) else ""
 
@@ -93,7 +93,7 @@ def count_faults(source: Mapping[str, Any]) -> str:
 
 
 def shown_faults(source: Mapping[str, Any], most: int, command: str) -> list[str]:
-    """Return the faults in the entries of *source*: the first *most*, and that *command* lists the rest."""
+    """Return the first *most* faults in the entries of *source*, and a reference to *command* if there are more."""
     faults = [str(fault).removeprefix(f"{source.get('url')}: ") for fault in source.get("faults") or ()]
     return faults if len(faults) <= most else [*faults[:most], f"and others, see '{command}'"]
 
@@ -124,7 +124,7 @@ _UNITS: Final = ((86400, "d"), (3600, "h"), (60, "min"))
 _READ_TIMEOUT: Final = 60.0
 """Seconds to wait until a new registry is read."""
 _FAULTS: Final = 20
-"""Faults of one registry that are listed; there may be thousands."""
+"""Maximum number of faults listed for one registry, which may have thousands."""
 _UNSIGNED: Final = {"required": "no, but required", "warn": "no", "off": "not required"}
 
 

@@ -54,7 +54,7 @@ async def call(args: argparse.Namespace) -> int:
 
 
 def _find(server_id: str, name: str, tools: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
-    """Return the tool *name*, with any separator: some servers can list ``a/b`` as ``a.b`` or ``a_b``.
+    """Return the tool *name*, ignoring which separator it contains: some servers list ``a/b`` as ``a.b`` or ``a_b``.
 
     Raises :class:`~mcpd.errors.NotFound`.
     """
@@ -86,7 +86,7 @@ def _parse_arguments(words: Sequence[str], schema: Mapping[str, Any]) -> dict[st
 
 
 def _typed(key: str, text: str, schema: object) -> Any:
-    """Parse *text* as JSON, but return it unchanged if *schema* accepts a string, or has no type and it is not JSON."""
+    """Parse *text* as JSON; return it unchanged if *schema* accepts strings, or has no type and *text* is not JSON."""
     wanted = schema.get("type") if isinstance(schema, dict) else None
     kinds = wanted if isinstance(wanted, list) else [wanted] if isinstance(wanted, str) else []
     if "string" in kinds:

@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 async def update(args: argparse.Namespace) -> int:
     """``mcpctl update``. JSON: ``{"updates": [{id, version, available-version, …}], "servers": [{id, state, …}]}``.
 
-    ``updates`` has the servers that were updated, or with ``--check`` can be; ``servers`` has the outcome of each named
-    server, or without names of each with news: see :func:`_outcome`.
+    ``updates`` contains the servers that were updated or, with ``--check``, can be updated. ``servers`` contains the
+    outcome (see :func:`_outcome`) for each named server or, without names, for each server with news.
 
     Updates nothing if one of the ids is unknown. Warns about registries that cannot be read, and uses their known
-    entries. Continues after a server that fails, and raises the errors at the end.
+    entries. Continues after a server fails, and raises the errors at the end.
     """
     failed: dict[str, McpdError] = {}
     ids = list(dict.fromkeys(args.id))
@@ -104,7 +104,7 @@ def _outcome(
 
 
 def _is_worth_showing(outcome: Mapping[str, str]) -> bool:
-    """Return whether to show *outcome* of a server that was not named; of a pinned one, if there is another version."""
+    """Return whether to show *outcome* of an unnamed server; a pinned server is shown if another version exists."""
     return outcome["state"] not in {"up-to-date", "broken"} and (
         outcome["state"] != "pinned" or bool(outcome["problem"])
     )
@@ -124,8 +124,8 @@ async def _check_registries(bus: Client) -> bool:
 async def _why_not_updated(bus: Client, server: Mapping[str, Any], *, is_named: bool) -> str:
     """Return why *server* is not updated, or an empty text: it is pinned, or has no registry.
 
-    For a server that is not *is_named*, only if it is pinned and there is another version. Pending updates are reported
-    by :func:`.note_pending`.
+    Without *is_named*, return a reason only if the server is pinned and another version exists. Pending updates are
+    reported by :func:`.note_pending`.
     """
     server_id, version = clean(server["id"]), server.get("version", "")
     if not (is_named or server.get("pinned")):
@@ -165,7 +165,7 @@ async def _servers(bus: Client) -> list[dict[str, Any]]:
 
 
 def _updatable(servers: Sequence[dict[str, Any]], ids: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """Return the *servers* with an update, by id; with *ids* only these."""
+    """Return the *servers* that have an update, by id; only those in *ids* unless it is empty."""
     return {
         server["id"]: server | {"available-version": server.get("available-version", "")}
         for server in servers
@@ -174,7 +174,7 @@ def _updatable(servers: Sequence[dict[str, Any]], ids: Sequence[str]) -> dict[st
 
 
 async def _update_each(bus: Client, args: argparse.Namespace, ids: Sequence[str]) -> dict[str, McpdError]:
-    """Update each of *ids* by a job of its own, so that its questions are about one server; return the errors by id."""
+    """Update each of *ids* in a separate job, so that each question is about one server; return the errors by id."""
     failed: dict[str, McpdError] = {}
     for server_id in ids:
         try:

@@ -113,7 +113,7 @@ async def _recorded(bus: Client, scope: str) -> list[str]:
 
 
 async def _verify_each(bus: Client, server_ids: list[str]) -> int:
-    """Verify each of *server_ids* by a job of its own, and print the results as JSON; return the exit status."""
+    """Verify each of *server_ids* in a separate job, print the results as JSON, and return the exit status."""
     found: list[dict[str, str]] = []
     for server_id in server_ids:
         state, problem = "intact", ""
