@@ -292,7 +292,7 @@ class Polkit:
             return await self._ask(question, _ALLOW_INTERACTION, self._prompt_timeout, release)
         except TimedOut as error:
             raise NotAuthorized(
-                f"{action_id}: nobody answered the authentication prompt within {self._prompt_timeout:.0f} s; try again"
+                f"{action_id}: the authentication prompt timed out after {self._prompt_timeout:.0f} s; try again"
             ) from error
         except (ServiceUnavailable, LimitExceeded) as error:
             if call.caller.gone.is_set():

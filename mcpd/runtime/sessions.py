@@ -49,7 +49,7 @@ LONG_ENOUGH: Final = 60.0
 
 
 _Starter: TypeAlias = tuple[int, bool, bool]
-"""What of an :class:`Owner` is the same at each of its starts."""
+"""The part of an :class:`Owner` that is the same for all its clients: uid, ``is_mcpd`` and ``is_shared``."""
 
 
 def _starter(owner: Owner) -> _Starter:

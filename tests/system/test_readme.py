@@ -5,16 +5,16 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import io
 import json
 import os
 import re
 import subprocess
-import tarfile
 from typing import TYPE_CHECKING, Final
 
 import pytest
 
+from tests.install.install_parts import tarball
+from tests.install.npm_registry import SERVER_JS
 from tests.system.image import PROJECT
 
 if TYPE_CHECKING:
@@ -57,22 +57,6 @@ sed -i 's/"echo"/"get_current_time"/; s/"text"/"timezone"/' mcp_echo.py
 python3 -m pip wheel -q --no-index --no-deps -w /srv/wheels .
 """
 """A stand-in for the package that the README installs from PyPI."""
-PACKAGE: Final = """#!/usr/bin/env node
-require("readline").createInterface({input: process.stdin}).on("line", line => {
-  const {id, method, params} = JSON.parse(line);
-  const serverInfo = {name: "some-server", version: "1.0.0"};
-  const answers = {
-    initialize: {protocolVersion: params?.protocolVersion, capabilities: {tools: {}}, serverInfo},
-    "tools/list": {tools: [{name: "key", inputSchema: {type: "object"}}]},
-    "tools/call": {content: [{type: "text", text: `the key is ${process.env.API_KEY}`}]},
-  };
-  if (id !== undefined) {
-    const failed = {error: {code: -32601, message: "Method not found"}};
-    console.log(JSON.stringify({jsonrpc: "2.0", id, ...(method in answers ? {result: answers[method]} : failed)}));
-  }
-});
-"""
-"""A stand-in for the package that the README installs from npm."""
 REGISTRY: Final = "http://127.0.0.1:4873"
 CLEAN_UP: Final = f"""
 systemctl --user disable --now mcpd-bridge-tcp.socket
@@ -105,18 +89,13 @@ def file(name: str) -> str:
 
 
 def fill_registry(directory: Path) -> None:
-    """Write what a registry of npm answers about :data:`PACKAGE` to *directory*."""
+    """Write the answers of an npm registry that has the package some-server to *directory*."""
     about = {"name": "some-server", "version": "1.0.0", "bin": "index.js"}
-    packed = io.BytesIO()
-    with tarfile.open(fileobj=packed, mode="w:gz") as archive:
-        for name, text in {"package.json": json.dumps(about), "index.js": PACKAGE}.items():
-            member = tarfile.TarInfo(f"package/{name}")
-            member.size = len(text)
-            archive.addfile(member, io.BytesIO(text.encode()))
-    integrity = "sha512-" + base64.b64encode(hashlib.sha512(packed.getvalue()).digest()).decode()
+    packed = tarball({"package/package.json": json.dumps(about), "package/index.js": SERVER_JS})
+    integrity = "sha512-" + base64.b64encode(hashlib.sha512(packed).digest()).decode()
     version = about | {"dist": {"tarball": f"{REGISTRY}/some-server.tgz", "integrity": integrity}}
     directory.mkdir()
-    (directory / "some-server.tgz").write_bytes(packed.getvalue())
+    (directory / "some-server.tgz").write_bytes(packed)
     listed = {"name": "some-server", "dist-tags": {"latest": "1.0.0"}, "versions": {"1.0.0": version}}
     (directory / "some-server").write_text(json.dumps(listed))
 

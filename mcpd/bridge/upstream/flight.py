@@ -29,7 +29,7 @@ _STEP: Final = COUNTED_FROM
 
 
 class _Account:
-    """What the calls of one caller keep in memory."""
+    """The memory that the calls of one caller take."""
 
     __slots__ = ("held", "low", "room", "size")
 
@@ -38,10 +38,10 @@ class _Account:
         self.size = 0
         self.room = _STEP
         self.low = 0
-        """Bytes under which room is given back."""
+        """Size in bytes below which room is given back."""
 
     def admits(self, size: int) -> bool:
-        """Whether there is room for a call of *size* bytes."""
+        """Return whether there is room for a call of *size* bytes."""
         size += self.size
         if size <= self.room:
             return True
@@ -49,13 +49,13 @@ class _Account:
         return self.make(size + size - self.size) and self.make(size)
 
     def shrink(self, size: int) -> None:
-        """A call of *size* bytes is over."""
+        """Remove a finished call of *size* bytes."""
         self.size -= size
         if self.size < self.low:
             self.make(self.size)
 
     def make(self, size: int) -> bool:
-        """Have room for *size* bytes; false if there is none."""
+        """Reserve room for *size* bytes; return False if there is none."""
         room = -(-max(size, 1) // _STEP) * _STEP
         if not self.held.hold(room):
             return False
@@ -64,22 +64,21 @@ class _Account:
 
 
 class Flight(dict[bytes, Call]):
-    """Calls by their upstream id, oldest first; what they take is counted in *budget*, for *payer*.
+    """The unanswered calls of a process by their upstream id, oldest first; *budget* counts their memory for *payer*.
 
-    Where the process is *shared* by several callers, those of each are counted for that one, and a call that was given
-    up is remembered until it is answered. *cut* is told that those of an account take too much.
+    If several callers share the process (*shared*), each call counts for its own caller, and a call that was given up
+    is remembered until it is answered. *cut* is called if the calls of a caller take too much memory.
 
     Use :meth:`add`, :meth:`take` and :meth:`give_up` to change it.
     """
 
-    __slots__ = ("_accounts", "_budget", "_cut", "_ghosts", "_haunted_until", "_own", "_payer", "_shared")
+    __slots__ = ("_accounts", "_budget", "_cut", "_ghosts", "_haunted_until", "_own", "_shared")
 
     def __init__(
         self, budget: Budget, payer: Caller, cut: Callable[[Caller, LimitExceeded], None], *, shared: bool = False
     ) -> None:
         super().__init__()
         self._budget = budget
-        self._payer = payer
         self._cut = cut
         self._own = self._open(payer)
         self._accounts = {payer: self._own}
@@ -101,7 +100,7 @@ class Flight(dict[bytes, Call]):
         return found
 
     def admits(self, caller: Caller | None, size: int) -> bool:
-        """Whether there is room for a call of *size* bytes by *caller*."""
+        """Return whether there is room for a call of *size* bytes by *caller*."""
         return self._account(caller).admits(size)
 
     def fault(self) -> LimitExceeded:
@@ -153,12 +152,12 @@ class Flight(dict[bytes, Call]):
         return bool(self._ghosts) or (self._haunted_until > 0 and monotonic() < self._haunted_until)
 
     def trim(self, caller: Caller | None) -> None:
-        """Give room back that an admitted call of *caller* did not take after all."""
+        """Return the room of *caller* that an admitted call did not use after all."""
         account = self._account(caller)
         account.make(account.size)
 
     def cut(self, caller: Caller) -> Iterator[tuple[bytes, Call]]:
-        """Take the largest of *caller* until what is left need not be counted, as others had to have the room."""
+        """Give up the largest calls of *caller*, as others need the room, until the rest is too small to be counted."""
         account = self._account(caller)
         account.room, account.low = _STEP, 0
         for own, call in sorted(self.items(), key=lambda item: -item[1].size):

@@ -50,8 +50,8 @@ class Pool:
     A greeting that declares ``elicitation``, ``sampling`` or ``roots`` lets a server ask its client, and stdio does
     not tell in the course of which call. Then a process carries one call at a time, there are up to four of them, and
     further calls wait. Where several callers share them, a caller without a process gets a further one, so that nobody
-    keeps others from being served. Otherwise one process carries all. *caller* pays for them; where several callers
-    share them, whoever needs a process pays for that one. Made by
+    keeps others from being served. Otherwise one process carries all. The processes count for *caller* or, if several
+    callers share the pool, each for the caller whose request started it. Made by
     :class:`~mcpd.bridge.upstream.pools.Pools`.
     """
 
@@ -77,7 +77,7 @@ class Pool:
 
     @property
     def caller(self) -> Caller:
-        """For whom it is counted."""
+        """The caller for whom the pool counts."""
         return self._caller
 
     # ------------------------------------------------------------------------------------ calls
@@ -262,9 +262,9 @@ class Pool:
     # ------------------------------------------------------------------------------------ the processes
 
     async def ready(self, caller: Caller) -> None:
-        """Have :attr:`result` known; starts a process for *caller* if need be.
+        """Wait until :attr:`result` is known; start a process for *caller* if necessary.
 
-        Raises the McpdError that tells why it cannot.
+        Raises the :class:`~mcpd.errors.McpdError` of a failed start.
         """
         if self.closed:
             raise self._gone()

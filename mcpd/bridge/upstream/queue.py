@@ -72,7 +72,7 @@ class Queue(Generic[W]):
         return iter(list(self._waiting))
 
     def charge(self, caller: Caller) -> None:
-        """Have *caller* pay for what waits from now on, which is nothing yet."""
+        """Count requests that wait from now on for *caller*; none may be waiting."""
         self._held.close()
         self._held = self._budget.holding(caller, self.refuse_all)
 

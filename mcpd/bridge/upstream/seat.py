@@ -31,16 +31,16 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 OF_PAYER: Final = (HeldBack, LimitExceeded, NotAuthorized)
-"""Errors of a start that are about who pays for it."""
+"""Errors of a start that concern only the caller for whom the process counts."""
 _TELLING_NOTHING: Final = frozenset({"notifications/initialized", "notifications/cancelled"})
 """Notifications of a client that make no difference to what a server says of itself."""
 
 
 class Seat:
-    """At most one process of *info*'s server at a time, for *host*, which *caller* pays for.
+    """At most one process of *info*'s server at a time, for *host*; it counts for *caller*.
 
-    Where several callers share it, whoever needs a process pays for that one, so that nobody is without because another
-    has too many.
+    If several callers share it, each process counts for the caller whose request started it, so that a caller who has
+    too many processes does not keep the others from theirs.
 
     *greeting* are the ``initialize`` params with which the bridge starts it by itself; empty for the modern era.
     *shelf* is where it is kept what its processes say of themselves, *on_start* is called with each process that takes
@@ -171,9 +171,9 @@ class Seat:
         return self.info.idle_timeout or self._parts.options.idle_timeout
 
     async def fill(self, caller: Caller | None = None) -> None:
-        """Have a process, which *caller* pays for if it has to be started; ``None`` for whoever paid for the last one.
+        """Wait until there is a process; if one has to be started, it counts for *caller*, by default as the last one.
 
-        Raises the :class:`~mcpd.errors.McpdError` that tells why there cannot be one.
+        Raises the :class:`~mcpd.errors.McpdError` of a failed start.
         """
         while self.child is None:
             self._charge(caller)
@@ -292,7 +292,7 @@ class Seat:
         return both(keep, shape)
 
     def _charge(self, caller: Caller | None) -> None:
-        """Have *caller* pay for the process that is started next, unless one is on its way."""
+        """Count the next process for *caller*, unless one is starting already."""
         if self._starting is None and caller is not None and caller != self._caller:
             self._caller = caller
             self._queue.charge(caller)
@@ -305,7 +305,7 @@ class Seat:
         return self._starting
 
     async def _restart(self) -> McpdError | None:
-        """Have a process take the seat, and send what waits; return why there is none."""
+        """Start a process and send the waiting requests to it; return the error if it could not be started."""
         try:
             while True:
                 renewals = self._renewals

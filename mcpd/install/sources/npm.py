@@ -55,7 +55,7 @@ _LINE: Final = re.compile(r"npm err(?:or|!) ?(.*)", re.IGNORECASE)
 _NOISE: Final = re.compile(
     # its log, its stack, the fields of its error object, general advice, and words without a text after them
     r"A complete log|\s+at |\s+\w+: |[{}\s]*$|If you are behind a proxy|\w+$|(code|errno|syscall|path|dest) "
-    r"|command (?!/bin/false )|(notarget|404)\s+(In most cases|a package version that|Note that|tarball,|\*)"
+    rf"|command (?!{re.escape(_NO_GIT)} )|(notarget|404)\s+(In most cases|a package version that|Note that|tarball,|\*)"
 )
 _ABSENT: Final = re.compile(
     r"npm err(?:or|!) 404\s+(?:The requested resource )?'(@?[^'@]+)@[^']*' (?:is not in|could not be found)",
