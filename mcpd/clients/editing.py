@@ -17,7 +17,7 @@ from mcpd.errors import InvalidConfig
 from mcpd.model import check_json, printable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
     from mcpd.clients.families import Format, Shape
     from mcpd.model import JsonValue
@@ -172,6 +172,18 @@ def at_path(value: JsonValue, keys: Sequence[str]) -> JsonValue:
     for name in reversed(keys):
         value = {name: value}
     return value
+
+
+def walk(value: object) -> Iterator[object]:
+    """Yield *value* and everything in it. Nothing here recurses, as the values may be hostile."""
+    waiting = [value]
+    while waiting:
+        found = waiting.pop()
+        yield found
+        if isinstance(found, dict):
+            waiting.extend(found.values())
+        elif isinstance(found, list):
+            waiting.extend(found)
 
 
 _MAX_SAMPLED: Final = 5
@@ -603,16 +615,8 @@ def read(data: bytes, form: Format, key: Sequence[str], shape: Shape, where: str
 
 def names(data: bytes, form: Format, key: Sequence[str], shape: Shape, where: str) -> set[str]:
     """Return the names of all settings in the file, at any depth. Arguments and errors are those of :func:`read`."""
-    found: set[str] = set()
-    waiting: list[object] = [_parse(_text(data, form, where), form, key, shape).model]
-    while waiting:
-        value = waiting.pop()
-        if isinstance(value, dict):
-            found.update(value)
-            waiting.extend(value.values())
-        elif isinstance(value, list):
-            waiting.extend(value)
-    return found
+    document = _parse(_text(data, form, where), form, key, shape)
+    return {name for value in walk(document.model) if isinstance(value, dict) for name in value}
 
 
 def edit(

@@ -25,6 +25,7 @@ from pydantic import (
 )
 
 from mcpd.clients.errors import ClientNotFound, InvalidInput
+from mcpd.clients.tree import NAME
 from mcpd.errors import InvalidConfig, McpdError, from_oserror
 from mcpd.files import is_missing, read_file, settled, signature
 from mcpd.model import printable
@@ -44,8 +45,6 @@ Transport: TypeAlias = Literal["stdio", "http", "sse"]
 Format: TypeAlias = Literal["json", "jsonc", "toml", "yaml"]
 Shape: TypeAlias = Literal["map", "list"]
 
-FAMILY_ID: Final = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}", re.ASCII)
-"""Name of the data file of a client family or a profile, without ``.toml``."""
 VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}", re.ASCII)
 """Name of an environment variable that a client can substitute."""
 
@@ -57,7 +56,7 @@ BASES: Final = ("home", "config")
 Line = Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[^\x00-\x1f\x7f]+$")]
 Name = Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[^\x00-\x1f\x7f]+$")]
 """A field of an entry."""
-ProfileId = Annotated[str, Field(pattern=rf"^{FAMILY_ID.pattern}$")]
+ProfileId = Annotated[str, Field(pattern=rf"^{NAME.pattern}$")]
 
 
 _SHOWN: Final[dict[System, dict[str, str]]] = {
@@ -364,33 +363,22 @@ class Family(DataFile):
         ]
 
     def linux_locations(self, home: Path, environ: Mapping[str, str]) -> list[Path]:
-        """Return the possible paths of the client's file on Linux, in order of precedence."""
-        return [Path(each) for each in self.expand("linux", str(home), environ)]
+        """Return the possible paths of the client's file on Linux, in order of precedence.
+
+        *home* is the user's directory. A variable of *environ* that is empty or not an absolute path counts as not set.
+        """
+        return self._filled(self.file.linux, home, environ)
 
     def linux_directories(self, home: Path, environ: Mapping[str, str]) -> list[Path]:
         """Return the directories that an installed client has on Linux."""
-        values = self._values("linux", str(home), environ)
-        return [Path(_fill(pattern, values)) for pattern in self.detect.directories]
+        return self._filled(self.detect.directories, home, environ)
 
-    def expand(self, system: System, home: str, environ: Mapping[str, str]) -> list[str]:
-        """Return the paths on *system* for a user with the directory *home* and the environment *environ*.
-
-        A variable that is empty or not an absolute path counts as not set.
-        """
-        values = self._values(system, home, environ)
-        return [_fill(pattern, values) for pattern in self.locations.get(system, ())]
-
-    def _values(self, system: System, home: str, environ: Mapping[str, str]) -> dict[str, str]:
-        config = {
-            "linux": _absolute(environ.get("XDG_CONFIG_HOME")) or f"{home}/.config",
-            "macos": f"{home}/Library/Application Support",
-            "windows": _absolute(environ.get("APPDATA")) or f"{home}/AppData/Roaming",
-        }[system]
-        bases = {"home": home, "config": config}
+    def _filled(self, patterns: Iterable[str], home: Path, environ: Mapping[str, str]) -> list[Path]:
+        bases = {"home": str(home), "config": _absolute(environ.get("XDG_CONFIG_HOME")) or f"{home}/.config"}
         own = {
             name: _absolute(environ.get(name)) or _fill(default, bases) for name, default in self.file.variables.items()
         }
-        return {**bases, **own}
+        return [Path(_fill(pattern, {**bases, **own})) for pattern in patterns]
 
     def summary(self, profiles: Sequence[str]) -> dict[str, JsonValue]:
         """Return the item of ``list_clients``, with the available *profiles*; ``config_locations`` is an extension."""
@@ -458,7 +446,7 @@ def _shown(system: System, pattern: str, variables: Mapping[str, str]) -> str:
 
 
 def _absolute(value: str | None) -> str | None:
-    return value if value and re.match(r"/|[A-Za-z]:[\\/]", value) else None
+    return value if value and value.startswith("/") else None
 
 
 MAX_DATA: Final = 64 * 1024
@@ -540,7 +528,7 @@ class DataFiles(Generic[T]):
         self._found, self._problems = found, problems
 
     def _one(self, path: Path) -> T:
-        if not FAMILY_ID.fullmatch(path.stem):
+        if not NAME.fullmatch(path.stem):
             raise InvalidConfig(
                 f"{printable(str(path))}: {printable(path.stem)} is not the id of a {self._what}: use 1 to 64"
                 " characters from a-z 0-9 . _ -, beginning with a letter or digit"

@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from mcpd.clients.families import Family
-    from mcpd.files import Signature
 
 _PRIVATE: Final = 0o700
 
@@ -123,9 +122,6 @@ class Snapshot:
     """None if there was no file."""
     mode: int
     """Permissions of the file, or those that a new file will get."""
-    uid: int
-    gid: int
-    signature: Signature | None
 
     @property
     def digest(self) -> str | None:
@@ -150,10 +146,10 @@ def snapshot(path: Path) -> Snapshot:
         with opened(path.parent) as directory:
             data, status = _read(directory, path.name, path)
     except FileNotFoundError:
-        return Snapshot(path, None, NEW_MODE, os.geteuid(), os.getegid(), None)
+        return Snapshot(path, None, NEW_MODE)
     except OSError as error:
         raise from_oserror(error, f"reading {path}") from error
-    return Snapshot(path, data, stat.S_IMODE(status.st_mode), status.st_uid, status.st_gid, signature(status))
+    return Snapshot(path, data, stat.S_IMODE(status.st_mode))
 
 
 @contextmanager
@@ -329,7 +325,7 @@ def settle(path: Path, temp: str, old: str | None, new: str | None, written: byt
     path = real_place(path)
     try:
         with opened(path.parent) as directory:
-            change = _Change(directory, Snapshot(path, None, NEW_MODE, -1, -1, None), temp)
+            change = _Change(directory, Snapshot(path, None, NEW_MODE), temp)
             return change.settle(old, new, written)
     except FileNotFoundError:  # no directory
         return True if new is None else False if old is None else None

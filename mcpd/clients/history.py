@@ -18,6 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
 
 from mcpd.clients.families import Format, Shape  # noqa: TC001 - pydantic reads the annotations
 from mcpd.clients.files import digest
+from mcpd.clients.tree import NAME
 from mcpd.errors import InvalidArgument, InvalidConfig, InvalidManifest, McpdError, ReadOnly, from_oserror
 from mcpd.files import MAX_FILE, TEMP_NAME, Staged, WriteLock, make_directory, read_file, write_atomic
 from mcpd.model import dump_json, load_json, printable
@@ -33,7 +34,6 @@ KEPT: Final = 10
 MOST: Final = 2_000
 """Maximum number of deployments that are kept for one client, over all its files."""
 
-_CLIENT: Final = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}", re.ASCII)
 _DIGEST: Final = re.compile(r"[0-9a-f]{64}", re.ASCII)
 _PRIVATE: Final = 0o600
 
@@ -319,14 +319,14 @@ class History:
 
     def _clients(self) -> Iterator[str]:
         for path in self._root.iterdir():
-            if path.suffix == ".json" and _CLIENT.fullmatch(path.stem):
+            if path.suffix == ".json" and NAME.fullmatch(path.stem):
                 yield path.stem
             elif TEMP_NAME.fullmatch(path.name):
                 path.unlink()
 
     def file(self, client_id: str) -> Path:
         """Return the path of the history of *client_id*. Raises :class:`~mcpd.errors.InvalidArgument` if invalid."""
-        if not _CLIENT.fullmatch(client_id):
+        if not NAME.fullmatch(client_id):
             raise InvalidArgument(f"{printable(client_id)!r} is not the id of a client")
         return self._root / f"{client_id}.json"
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from mcpd.clients import editing
 from mcpd.clients.dialects import from_client
-from mcpd.clients.editing import same
+from mcpd.clients.editing import at_path, same, walk
 from mcpd.clients.files import snapshot
 from mcpd.clients.secret_values import secret_in
 from mcpd.errors import InvalidArgument
@@ -163,10 +163,7 @@ class _Known:
 
     def rendered(self, number: int) -> list[str]:
         """Return the servers before or after, one line per value."""
-        value: JsonValue = self._servers[number]
-        for part in reversed(self._key):
-            value = {part: value}
-        return _rendered(value)
+        return _rendered(at_path(self._servers[number], self._key))
 
     def masked(self, line: str) -> str:
         """Return a *line* of the diff, including its mark, with unknown values masked."""
@@ -242,20 +239,9 @@ def _rendered(value: object) -> list[str]:
     return json.dumps(value, indent=2, ensure_ascii=False).split("\n")
 
 
-def _walk(value: JsonValue) -> Iterator[JsonValue]:
-    waiting = [value]
-    while waiting:
-        found = waiting.pop()
-        yield found
-        if isinstance(found, dict):
-            waiting.extend(found.values())
-        elif isinstance(found, list):
-            waiting.extend(found)
-
-
 def _scalars(value: JsonValue) -> Iterator[str]:
     """Yield strings and numbers, as they are written."""
-    for found in _walk(value):
+    for found in walk(value):
         if isinstance(found, str):
             yield found
         elif isinstance(found, int | float):
@@ -263,14 +249,14 @@ def _scalars(value: JsonValue) -> Iterator[str]:
 
 
 def _names(value: JsonValue) -> Iterator[str]:
-    for found in _walk(value):
+    for found in walk(value):
         if isinstance(found, dict):
             yield from (name for name in found if len(name) <= 128)
 
 
 def _placeholders(family: Family, value: JsonValue) -> Iterator[str]:
     """Yield strings that consist of a variable that the client substitutes."""
-    for found in _walk(value):
+    for found in walk(value):
         if isinstance(found, str):
             for field in ("env", "headers", "args", "url"):
                 names = family.variables_in(found, field)

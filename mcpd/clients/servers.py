@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from mcpd.paths import Paths, Scope
     from mcpd.store import InstalledServer
 
-TRANSPORTS: Final = ("stdio", "http", "sse", "websocket")
 _SHOWN: Final = {"streamable-http": "http"}
 
 

@@ -13,7 +13,7 @@ import tomllib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from mcpd.clients.editing import BLANK, Splice, apply, ended, inserted, show
+from mcpd.clients.editing import BLANK, Splice, apply, at_path, ended, inserted, show
 from mcpd.errors import InvalidConfig
 from mcpd.model import printable
 from mcpd.toml import parse_toml
@@ -120,9 +120,7 @@ class TomlDocument:
         where = f"{self.text.where}: {printable(name)}"
         if not isinstance(entry, dict):
             raise InvalidConfig(f"{where}: not a table")
-        whole: dict[str, Any] = {name: entry}
-        for outer in reversed(self.key):
-            whole = {outer: whole}
+        whole: Any = at_path({name: entry}, self.key)
         try:
             return tomlkit.dumps(whole).strip("\n").split("\n")
         except ValueError:  # for null only; the rest was checked before

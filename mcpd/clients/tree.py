@@ -321,11 +321,8 @@ class Tree:
     def _made(self, directory: Path) -> int:
         """Open *directory*, and create it if it is missing."""
         mode = 0o755 if self._shared else 0o700
-        try:
-            if not _is_entry(self.root):
-                make_directory(self.root, mode)
-        except OSError as error:
-            raise from_oserror(error, f"creating {self.root}") from error
+        if not os.path.lexists(self.root):  # a dangling symlink is refused below
+            make_directory(self.root, mode)
         return walk(self.root, directory, os.O_RDONLY, f"creating {directory}", mode)
 
 
@@ -340,17 +337,6 @@ def mark(path: Path) -> Signature | None:
     except OSError:
         return None
     return signature(status) if settled(status) else None
-
-
-def _is_entry(path: Path) -> bool:
-    """Return True if there is anything at *path*, even a dangling symlink."""
-    try:
-        path.lstat()
-    except OSError as error:
-        if is_missing(error):
-            return False
-        raise
-    return True
 
 
 def _file(directory: Path, client_id: str, profile_id: str) -> Path:

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mcpd.clients.errors import ClientNotFound, InvalidInput, error_object
-from mcpd.clients.families import MAX_DATA, MAX_FILES, Families, Family, System, packaged
+from mcpd.clients.families import MAX_DATA, MAX_FILES, Families, Family, packaged
 from mcpd.clients.profiles import Profiles
 from mcpd.errors import InvalidConfig, NotFound
 from mcpd.paths import Scope
@@ -345,19 +345,6 @@ def test_a_home_with_braces_is_taken_as_it_is() -> None:
     assert family.linux_directories(home, {}) == [Path("/home/{config}/.tool"), Path("/home/{config}/x")]
 
 
-def test_other_systems_have_their_own_places() -> None:
-    family = some(file=CODEX_LIKE)
-    assert family.expand("macos", "/Users/ada", {"XDG_CONFIG_HOME": "/elsewhere"}) == [
-        "/Users/ada/Library/Application Support/Tool/config.json"
-    ]
-    assert family.expand("windows", "C:/Users/ada", {"APPDATA": r"D:\Data"}) == [
-        r"D:\Data/Tool/config.json",
-        "C:/Users/ada/.tool.json",
-    ]
-    assert family.expand("windows", "C:/Users/ada", {})[0] == "C:/Users/ada/AppData/Roaming/Tool/config.json"
-    assert some().expand("windows", "C:/Users/ada", {}) == []
-
-
 def test_listings_show_the_file_on_every_system() -> None:
     summary = some(file=CODEX_LIKE).summary(["default", "dev"])
     assert summary == {
@@ -501,7 +488,6 @@ REQUIRED = {
     "copilot-cli", "crush", "cursor", "gemini-cli", "goose", "grok", "junie", "kilo-code", "kimi", "kiro",
     "lm-studio", "opencode", "roo-code", "vscode", "warp", "windsurf", "zed",
 }  # fmt: skip
-HOMES = {"linux": "/home/ada", "macos": "/Users/ada", "windows": "C:/Users/ada"}
 SUFFIXES = {"json": {".json"}, "jsonc": {".json", ".jsonc"}, "toml": {".toml"}, "yaml": {".yaml", ".yml"}}
 
 each = pytest.mark.parametrize("family", SHIPPED.values(), ids=SHIPPED.keys())
@@ -593,16 +579,12 @@ def test_listings_can_be_sent(family: Family) -> None:
 
 
 @each
-@pytest.mark.parametrize("system", ["linux", "macos", "windows"])
-def test_places_are_below_the_home(family: Family, system: System) -> None:
-    home = HOMES[system]
-    places = family.expand(system, home, {})
-    assert places
-    assert len(set(places)) == len(places)
-    for place in places:
-        assert place.startswith(f"{home}/")
-        assert "{" not in place
-        assert Path(place).suffix in SUFFIXES[family.format]
+def test_places_are_below_the_home(family: Family) -> None:
+    for patterns in family.locations.values():
+        assert len(set(patterns)) == len(patterns)
+        assert all(pattern.startswith("{") for pattern in patterns)
+        assert all(Path(pattern).suffix in SUFFIXES[family.format] for pattern in patterns)
+    assert all(place.is_relative_to(HOME) for place in family.linux_locations(HOME, {}))
 
 
 @each
