@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from copy import deepcopy
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeGuard
+from typing import TYPE_CHECKING, Any, Final, TypeGuard
 
 from mcpd.clients.errors import InvalidInput
 from mcpd.model import printable
@@ -20,33 +20,14 @@ if TYPE_CHECKING:
     from mcpd.clients.families import Family, Remote, Stdio, Transport
     from mcpd.model import JsonValue
 
-_STDIO_FIELDS: Final = frozenset({"type", "command", "args", "env", "cwd"})
-_REMOTE_FIELDS: Final = frozenset({"type", "url", "headers"})
 _AUTHORIZATION: Final = "Authorization"
 _BEARER: Final = "Bearer "
 
 
-class _Local(NamedTuple):
-    """An entry that starts a program."""
-
-    command: str
-    args: list[str]
-    env: dict[str, str]
-    cwd: str | None
-
-
-class _Url(NamedTuple):
-    """An entry that names a URL."""
-
-    kind: Transport
-    url: str
-    headers: dict[str, str]
-
-
-def to_client(family: Family, entries: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
+def to_client(family: Family, entries: Mapping[str, Mapping[str, Any]]) -> dict[str, JsonValue]:
     """Return the *entries* of a payload in the dialect of *family*, in the same order.
 
-    Raises :class:`~mcpd.clients.errors.InvalidInput`, naming the server, for an invalid entry and for one that the
+    They were validated before. Raises :class:`~mcpd.clients.errors.InvalidInput`, naming the server, for one that the
     client cannot express.
     """
     return {name: _write(family, name, entry) for name, entry in entries.items()}
@@ -66,38 +47,39 @@ def from_client(family: Family, entries: Mapping[str, JsonValue]) -> dict[str, J
     return found
 
 
-def _write(family: Family, name: str, entry: JsonValue) -> JsonValue:
-    parsed = _parse(name, entry)
-    if isinstance(parsed, _Local):
-        return _write_local(family, name, parsed)
-    kind = family.http if parsed.kind == "http" else family.sse
-    if kind is None:
-        way = "Streamable HTTP" if parsed.kind == "http" else "HTTP with server-sent events"
+def _write(family: Family, name: str, entry: Mapping[str, Any]) -> JsonValue:
+    if "command" in entry:
+        return _write_local(family, name, entry)
+    is_http = entry["type"] == "http"
+    form = family.http if is_http else family.sse
+    if form is None:
+        way = "Streamable HTTP" if is_http else "HTTP with server-sent events"
         raise InvalidInput(
             f"{_server(name)}: {family.name} does not support servers by {way} in its file; give the server a command"
         )
-    return _write_remote(family, kind, name, parsed)
+    return _write_remote(family, form, name, entry)
 
 
-def _write_local(family: Family, name: str, entry: _Local) -> JsonValue:
+def _write_local(family: Family, name: str, entry: Mapping[str, Any]) -> JsonValue:
     form = family.stdio
     written = _head(form, name)
+    args = entry.get("args", [])
     if form.args is None:
-        written[form.command] = [entry.command, *entry.args]
+        written[form.command] = [entry["command"], *args]
     else:
-        written[form.command] = entry.command
-        written[form.args] = list(entry.args)
-    env, passed = _split_env(family, form, name, entry.env)
+        written[form.command] = entry["command"]
+        written[form.args] = list(args)
+    env, passed = _split_env(family, form, name, entry.get("env", {}))
     if env:
         if form.env is None:
             raise InvalidInput(f"{_server(name)}: env: {family.name} cannot set variables for servers")
         written[form.env] = dict(env)
     if passed and form.env_names is not None:
         written[form.env_names] = list(passed)
-    if entry.cwd is not None:
+    if "cwd" in entry:
         if form.cwd is None:
             raise InvalidInput(f"{_server(name)}: cwd: {family.name} cannot start servers in a given directory")
-        written[form.cwd] = entry.cwd
+        written[form.cwd] = entry["cwd"]
     return {**written, **deepcopy(form.constants)}
 
 
@@ -120,12 +102,12 @@ def _split_env(family: Family, form: Stdio, name: str, env: Mapping[str, str]) -
     return kept, passed
 
 
-def _write_remote(family: Family, form: Remote, name: str, entry: _Url) -> JsonValue:
+def _write_remote(family: Family, form: Remote, name: str, entry: Mapping[str, Any]) -> JsonValue:
     written = _head(form, name)
-    written[form.url] = entry.url
+    written[form.url] = entry["url"]
     kept: dict[str, JsonValue] = {}
     named: dict[str, JsonValue] = {}
-    for header, value in entry.headers.items():
+    for header, value in entry.get("headers", {}).items():
         if not (_by_name(family) and family.variables_in(value, "headers")):
             kept[header] = value
         elif form.bearer and header == _AUTHORIZATION and (token := _token(family, value)):
@@ -174,57 +156,8 @@ def _whole(family: Family, value: str) -> str | None:
     return found[0] if len(found) == 1 and value == family.placeholder(found[0], "headers") else None
 
 
-def _parse(name: str, entry: JsonValue) -> _Local | _Url:
-    """Return *entry*, checked to be an entry of a payload."""
-    where = _server(name)
-    if not isinstance(entry, dict):
-        raise InvalidInput(f"{where}: not an object")
-    local, remote = "command" in entry, "url" in entry
-    if local == remote:
-        raise InvalidInput(f"{where}: give either a command or a url")
-    unknown = sorted(entry.keys() - (_STDIO_FIELDS if local else _REMOTE_FIELDS))
-    if unknown:
-        raise InvalidInput(f"{where}: {printable(unknown[0])}: unknown field; remove it")
-    kind = entry.get("type", "stdio" if local else "http")
-    if local:
-        if kind != "stdio":
-            raise InvalidInput(f'{where}: type: the type of an entry with a command must be "stdio"')
-        cwd = entry.get("cwd")
-        return _Local(
-            command=_text(entry["command"], f"{where}: command"),
-            args=_list(entry.get("args", []), f"{where}: args"),
-            env=_map(entry.get("env", {}), f"{where}: env"),
-            cwd=None if cwd is None else _text(cwd, f"{where}: cwd"),
-        )
-    if kind not in ("http", "sse"):
-        raise InvalidInput(f'{where}: type: the type of an entry with a url must be "http" or "sse"')
-    return _Url(
-        kind="sse" if kind == "sse" else "http",
-        url=_text(entry["url"], f"{where}: url"),
-        headers=_map(entry.get("headers", {}), f"{where}: headers"),
-    )
-
-
 def _server(name: str) -> str:
     return f"server '{printable(name)}'"
-
-
-def _text(value: JsonValue, where: str) -> str:
-    if not isinstance(value, str) or not value:
-        raise InvalidInput(f"{where}: not a string")
-    return value
-
-
-def _list(value: JsonValue, where: str) -> list[str]:
-    if not _is_list(value):
-        raise InvalidInput(f"{where}: not a list of strings")
-    return value
-
-
-def _map(value: JsonValue, where: str) -> dict[str, str]:
-    if not _is_map(value):
-        raise InvalidInput(f"{where}: not an object of strings")
-    return value
 
 
 def _is_list(value: object) -> TypeGuard[list[str]]:

@@ -286,7 +286,7 @@ class _Server:
                 printable(where),
             )
 
-    def _check_family(self, family: Family, entry: dict[str, JsonValue]) -> None:
+    def _check_family(self, family: Family, entry: Mapping[str, JsonValue]) -> None:
         """Report an entry that cannot be written in the format of the client."""
         try:
             to_client(family, {self.name: entry})
