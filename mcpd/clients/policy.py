@@ -8,7 +8,7 @@ a file everything is allowed; with an unreadable one nothing can be published.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from fnmatch import translate
 from typing import TYPE_CHECKING, Annotated, Final, TypeAlias
 from urllib.parse import urlsplit, urlunsplit
@@ -322,13 +322,7 @@ class Violation:
 
     def to_json(self) -> dict[str, JsonValue]:
         """Return the violation as tools report it."""
-        return {
-            "rule": self.rule,
-            "server_id": self.server_id,
-            "value": self.value,
-            "message": self.message,
-            "file": self.file,
-        }
+        return asdict(self)
 
 
 @dataclass(frozen=True, slots=True)

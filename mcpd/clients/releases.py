@@ -369,19 +369,6 @@ _HELD_SIZE: Final = 256 * 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Published:
-    """A release without its payload, which may be large; both signatures were verified."""
-
-    artifact_id: str
-    client_id: str
-    profile_id: str
-    created_at: str
-    signature: str
-    signing_key_id: str
-    metadata: dict[str, JsonValue]
-
-
-@dataclass(frozen=True, slots=True)
 class Release:
     """An artifact as it was published for one client and profile; both signatures were verified.
 
@@ -451,11 +438,11 @@ class Releases:
         entries = self._entries(client_id, profile_id)
         return entries[0].source if entries else None
 
-    def history(self, client_id: str, profile_id: str) -> list[Published]:
-        """Return all releases, newest first, including those whose key has expired.
+    def history(self, client_id: str, profile_id: str) -> list[Entry]:
+        """Return all releases without their payloads, newest first, including those whose key has expired.
 
-        One artifact at a time is in memory, and each is read once. Raises :class:`~mcpd.clients.errors.SignatureError`
-        if a file is not as it was written.
+        Both signatures are verified. One artifact at a time is in memory, and each is read once. Raises
+        :class:`~mcpd.clients.errors.SignatureError` if a file is not as it was written.
         """
         entries = self._entries(client_id, profile_id)
         listed: dict[str, list[Signed]] = {}
@@ -463,18 +450,7 @@ class Releases:
             listed.setdefault(entry.artifact_id, []).append(_signed(client_id, profile_id, entry))
         for releases in listed.values():
             self._load(releases, expired=True)
-        return [
-            Published(
-                artifact_id=entry.artifact_id,
-                client_id=client_id,
-                profile_id=profile_id,
-                created_at=entry.created_at,
-                signature=entry.signature,
-                signing_key_id=entry.signing_key_id,
-                metadata=_metadata(entry),
-            )
-            for entry in entries
-        ]
+        return [*entries]
 
     def published(self) -> list[tuple[str, str]]:
         """Return the clients and profiles that have releases, sorted."""

@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 import re
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 from urllib.parse import urlsplit
 
@@ -58,13 +58,7 @@ class Finding:
 
     def to_json(self) -> dict[str, JsonValue]:
         """Return the fault as tools report it."""
-        return {
-            "code": self.code,
-            "severity": self.severity,
-            "message": self.message,
-            "server_id": self.server_id,
-            "field": self.field,
-        }
+        return asdict(self)
 
 
 def validate(payload: JsonValue, family: Family | None) -> list[Finding]:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,8 +26,6 @@ from mcpd.paths import from_environment
 
 if TYPE_CHECKING:
     import argparse
-
-    from mcpd.clients.keys import KeyRecord
 
 
 def list_clients(args: argparse.Namespace) -> int:
@@ -129,13 +128,13 @@ def show_keys(args: argparse.Namespace) -> int:
 
     JSON: ``{"keys": [{key_id, created_at, retired_at, expires_at, path}], "count"}``.
     """
-    keys = [_key(record) for record in service(args).keys.listing()]
+    keys = [{**asdict(record), "path": str(record.path)} for record in service(args).keys.listing()]
     if args.json:
         write_json({"keys": keys, "count": len(keys)})
     elif keys:
         rows = [
             (each["key_id"], f"valid until {short_time(each['expires_at'])}" if each["expires_at"] else "current",
-             short_time(each["created_at"] or ""), each["path"])
+             short_time(each["created_at"]), each["path"])
             for each in keys
         ]  # fmt: skip
         table(("KEY", "STATE", "CREATED", "FILE"), rows)
@@ -165,10 +164,3 @@ def _renew(args: argparse.Namespace, *, regenerate: bool) -> int:
         until = short_time(change["previous_key_expires_at"])
         write(f"Signed {again} again. {change['previous_key_id']} is valid until {until}.")
     return 0
-
-
-def _key(record: KeyRecord) -> dict[str, str | None]:
-    return {
-        "key_id": record.key_id, "created_at": record.created_at, "retired_at": record.retired_at,
-        "expires_at": record.expires_at, "path": str(record.path),
-    }  # fmt: skip

@@ -356,20 +356,20 @@ def history(args: argparse.Namespace) -> int:
     if args.profile is not None:
         configurations.profiles.get(family, args.profile)
     releases = [
-        release
+        (profile_id, release)
         for client_id, profile_id in configurations.releases.published()
         if client_id == family.id and args.profile in {None, profile_id}
         for release in configurations.releases.history(client_id, profile_id)
     ]
-    releases.sort(key=lambda release: release.created_at, reverse=True)
+    releases.sort(key=lambda each: each[1].created_at, reverse=True)
     deployments = [each for each in machine.deployments.history(family.id) if args.profile in {None, each.profile_id}]
     if args.json:
         published = [
             {
-                "profile_id": each.profile_id, "artifact_id": each.artifact_id, "created_at": each.created_at,
-                "signing_key_id": each.signing_key_id, "changelog": each.metadata.get("changelog", ""),
+                "profile_id": profile_id, "artifact_id": each.artifact_id, "created_at": each.created_at,
+                "signing_key_id": each.signing_key_id, "changelog": each.changelog,
             }
-            for each in releases
+            for profile_id, each in releases
         ]  # fmt: skip
         write_json(
             {
@@ -379,8 +379,8 @@ def history(args: argparse.Namespace) -> int:
         )  # fmt: skip
         return 0
     rows = [
-        (each.created_at, "published", each.profile_id, short(each.artifact_id), each.metadata.get("changelog", ""))
-        for each in releases
+        (each.created_at, "published", profile_id, short(each.artifact_id), each.changelog)
+        for profile_id, each in releases
     ]
     for each in deployments:
         place = tilde(each.file, machine.paths)

@@ -7,7 +7,7 @@ import hashlib
 import os
 import stat
 from contextlib import contextmanager
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 from cryptography.hazmat.primitives.serialization import load_pem_private_key, load_pem_public_key
 
 from mcpd.clients.keys import Keys
-from mcpd.clients.releases import Published, Release, Releases
+from mcpd.clients.releases import Entry, Release, Releases
 from mcpd.clients.tree import Tree
 from mcpd.paths import Scope
 
@@ -78,10 +78,10 @@ class Site:
         return self.tree.artifacts / f"{artifact_id}.json"
 
 
-def listed(*releases: Release) -> list[Published]:
+def listed(*releases: Release) -> list[Entry]:
     """What the history says of *releases*."""
-    names = [field.name for field in fields(Published)]
-    return [Published(**{name: getattr(release, name) for name in names}) for release in releases]
+    told = [{**release.to_json(), **release.metadata} for release in releases]
+    return [Entry.model_validate({name: each[name] for name in Entry.model_fields}) for each in told]
 
 
 def payload_of(*names: str) -> dict[str, Any]:
