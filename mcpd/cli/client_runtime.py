@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from mcpd.cli.home import require_own
 from mcpd.cli.libraries import provide
-from mcpd.cli.output import clean, note, paint, table, warn, write, write_json
+from mcpd.cli.output import clean, note, paint, shortened, table, warn, write, write_json
 from mcpd.cli.parser_clients import DEFAULT_PROFILE
 from mcpd.clients.secret_values import PLACEHOLDER, literal_secrets
 from mcpd.errors import McpdError, NotAuthorized, NotFound, from_oserror
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
     from mcpd.clients.service import Orchestration
     from mcpd.model import JsonValue
-    from mcpd.paths import Paths
 
 HIDDEN: Final = "(hidden)"
 _WIDTH: Final = 160
@@ -47,12 +46,9 @@ def servers_table(payload: Mapping[str, Any]) -> None:
     table(("SERVER", "VARIABLES", "RUNS"), rows)
 
 
-def print_changes(changes: Mapping[str, Any], local: Mapping[str, Any] | None = None) -> None:
-    """Print *changes*, a comparison of two payloads: one line for each server and changed value.
-
-    *local* are the entries of the first payload if they come from a client's file, so that their secrets are masked.
-    """
-    for line, colour in _changes(changes, local or {}):
+def print_changes(changes: Mapping[str, Any]) -> None:
+    """Print *changes*, a comparison of two published payloads: one line for each server and changed value."""
+    for line, colour in _changes(changes):
         write(paint(clean(line), colour))
 
 
@@ -96,17 +92,16 @@ def short_time(time: str) -> str:
     return re.sub(r"\.\d+", "", time)
 
 
-def _changes(changes: Mapping[str, Any], local: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+def _changes(changes: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     for name in changes["servers_added"]:
         yield f"+ {name}", "green"
     for name in changes["servers_removed"]:
         yield f"- {name}", "red"
     for server in changes["servers_modified"]:
         yield f"~ {server['server_id']}", "yellow"
-        secret = _secrets(local.get(server["server_id"]))
         for change in server["changes"]:
             path = change["path"]
-            old, new = (_shown(path, change[key], secret) for key in ("old_value", "new_value"))
+            old, new = (_shown(path, change[key]) for key in ("old_value", "new_value"))
             yield f"    {path}: {old} → {new}", ""
 
 
@@ -115,11 +110,10 @@ def _secrets(entry: JsonValue) -> set[str]:
     return {path for path, _ in literal_secrets(entry)} if isinstance(entry, dict) else set()
 
 
-def _shown(path: str, value: JsonValue, secret: Container[str]) -> str:
+def _shown(path: str, value: JsonValue) -> str:
     if value is None:
         return "(none)"
-    text = json.dumps(_redacted(path, value, secret), ensure_ascii=False)
-    return text if len(text) <= _WIDTH else text[: _WIDTH - 1] + "…"
+    return shortened(json.dumps(_redacted(path, value, ()), ensure_ascii=False), _WIDTH)
 
 
 def _redacted(path: str, value: JsonValue, secret: Container[str]) -> JsonValue:
@@ -197,11 +191,11 @@ def scope(args: argparse.Namespace) -> Scope:
     return Scope.SYSTEM if args.system else Scope.USER
 
 
-def service(args: argparse.Namespace, paths: Paths | None = None) -> Orchestration:
+def service(args: argparse.Namespace) -> Orchestration:
     """Open the configurations of the scope, read-only if the caller may not write them."""
     from mcpd.clients.service import Orchestration  # needs the libraries from run()
 
-    paths, whose = paths or from_environment(), scope(args)
+    paths, whose = from_environment(), scope(args)
     root = paths.layout(whose).orchestration
     return Orchestration(paths, whose, writable=whose is Scope.USER or is_writable(root))
 

@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from mcpd.cli.output import clean
+from mcpd.cli.output import clean, shortened
 from mcpd.cli.parser import is_system
 from mcpd.errors import McpdError
 
@@ -66,12 +66,7 @@ class _Completer:
 
 
 def _shown(found: Candidates) -> Candidates:
-    return {value: _brief(text) for value, text in found.items() if value == clean(value)}
-
-
-def _brief(text: object) -> str:
-    line = clean(text)
-    return line if len(line) <= _WIDTH else line[: _WIDTH - 1] + "…"
+    return {value: shortened(clean(text), _WIDTH) for value, text in found.items() if value == clean(value)}
 
 
 def _arguments(parser: argparse.ArgumentParser, command: tuple[str, ...]) -> Iterator[tuple[str, argparse.Action]]:

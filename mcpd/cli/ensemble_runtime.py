@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import importlib
 from dataclasses import dataclass
-from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -14,7 +13,7 @@ from mcpd.cli.libraries import provide
 from mcpd.cli.output import clean, counted, warn
 from mcpd.errors import ConfigMissing, InvalidConfig, McpdError, NotFound
 from mcpd.paths import Scope, from_environment
-from mcpd.servers.ensembles.directories import SERVER, nearest_project, settings
+from mcpd.servers.ensembles.directories import SERVER, nearest_project
 from mcpd.servers.ensembles.settings import DIRECTORY
 
 if TYPE_CHECKING:
@@ -22,7 +21,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from mcpd.paths import Paths
-    from mcpd.servers.ensembles.settings import Settings
 
 _LEAST: Final = 0.000001
 """The smallest amount in dollars that is shown exactly."""
@@ -68,13 +66,6 @@ def duration(seconds: object) -> str:
         return f"{seconds:.1f} s"
     minutes, rest = divmod(round(seconds), 60)
     return f"{minutes} min {rest} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
-
-
-def when(seconds: float | None) -> str:
-    """Format a Unix time in the local time zone; empty if it is unknown."""
-    if seconds is None:
-        return ""
-    return datetime.fromtimestamp(seconds).astimezone().strftime("%Y-%m-%d %H:%M:%S")
 
 
 def _tokens(number: object) -> str:
@@ -154,11 +145,6 @@ def is_server_installed(args: argparse.Namespace) -> bool:
         # The problem is reported where the server is used.
         return True
     return True
-
-
-def settings_of(args: argparse.Namespace) -> Settings:
-    """Return the directories of ensembles for *args*: of the projects, the user and the package."""
-    return settings(from_environment(), projects_of(args).all)
 
 
 def not_configured(what: str, project: Path, projects: Projects) -> ConfigMissing:

@@ -34,10 +34,7 @@ class View(Protocol):
         """Show the progress in the properties of *job*."""
 
     def pause(self) -> None:
-        """Clear the terminal line for other output, until the next :meth:`show`."""
-
-    def close(self) -> None:
-        """End the display."""
+        """Clear the terminal line for other output, until the next :meth:`show` if there is one."""
 
 
 class Lines:
@@ -54,9 +51,6 @@ class Lines:
             note(line)
 
     def pause(self) -> None:
-        """Do nothing."""
-
-    def close(self) -> None:
         """Do nothing."""
 
 
@@ -96,8 +90,6 @@ class Bar:
         if self._progress is not None:
             self._progress.stop()
             self._progress = None
-
-    close = pause
 
 
 def view() -> View:
@@ -205,7 +197,7 @@ async def _following(
         await follower.cancel(task)
         raise
     finally:
-        follower.view.close()
+        follower.view.pause()
         task.cancel()
 
 

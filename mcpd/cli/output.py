@@ -85,6 +85,31 @@ def clean(text: object, *, lines: bool = False) -> str:
     )
 
 
+def write_text(text: str) -> None:
+    """Print *text* of a server or a file, without the line break that may end it; on a terminal, cleaned."""
+    shown = text.removesuffix("\n")
+    write(clean(shown, lines=True) if sys.stdout.isatty() else shown)
+
+
+def first_line(text: object) -> str:
+    """Return the first line of *text* that is not empty."""
+    return str(text).strip().partition("\n")[0]
+
+
+def shortened(text: str, width: int) -> str:
+    """Return *text*, cut to *width* characters."""
+    return text if len(text) <= width else text[: width - 1] + "…"
+
+
+def local_time(seconds: float | None) -> str:
+    """Format a Unix time in the local time zone; empty if it is unknown."""
+    if seconds is None:
+        return ""
+    from datetime import datetime  # few commands show times
+
+    return datetime.fromtimestamp(seconds).astimezone().strftime("%Y-%m-%d %H:%M:%S")
+
+
 def table(headings: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
     """Print *rows* in columns below *headings*. On a terminal the last column is cut to the width."""
     cells = [[clean(cell) for cell in row] for row in rows]

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-import sys
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -13,7 +12,19 @@ from typing import TYPE_CHECKING, Any
 
 from mcpd.cli.ensemble_runtime import invalid, is_same, is_server_installed, not_configured, not_found, projects_of
 from mcpd.cli.home import tilde
-from mcpd.cli.output import clean, counted, details, encodes_unicode, note, paint, table, warn, write, write_json
+from mcpd.cli.output import (
+    clean,
+    counted,
+    details,
+    encodes_unicode,
+    note,
+    paint,
+    table,
+    warn,
+    write,
+    write_json,
+    write_text,
+)
 from mcpd.cli.user_input import read_input
 from mcpd.errors import EXIT_FAILED, InvalidArgument, InvalidConfig, McpdError, NotFound
 from mcpd.paths import Scope, from_environment
@@ -132,10 +143,10 @@ def graph(args: argparse.Namespace) -> int:
             {"ensemble": ensemble.name, "agents": agents, "mermaid": drawing.mermaid(ensemble, statuses=statuses)}
         )
     elif args.mermaid:
-        _print(drawing.mermaid(ensemble, statuses=statuses))
+        write_text(drawing.mermaid(ensemble, statuses=statuses))
     else:
         width = shutil.get_terminal_size().columns
-        _print(drawing.terminal(ensemble, width=width, statuses=statuses, ascii_only=not encodes_unicode()))
+        write_text(drawing.terminal(ensemble, width=width, statuses=statuses, ascii_only=not encodes_unicode()))
     return 0
 
 
@@ -264,12 +275,6 @@ def _statuses(args: argparse.Namespace, library: Library, found: Found) -> dict[
 
 def _text(path: object) -> str | None:
     return None if path is None else str(path)
-
-
-def _print(text: str) -> None:
-    """Print a drawing; on a terminal without control characters, which names in an ensemble's file may contain."""
-    shown = text.removesuffix("\n")
-    write(clean(shown, lines=True) if sys.stdout.isatty() else shown)
 
 
 _SECONDS = 30.0

@@ -25,7 +25,7 @@ from mcpd.cli.ensemble_runtime import (
 )
 from mcpd.cli.home import require_own
 from mcpd.cli.libraries import GUARD, MAIN, interpreter
-from mcpd.cli.output import clean, note, paint, warn, write, write_json
+from mcpd.cli.output import clean, note, paint, warn, write_json, write_text
 from mcpd.cli.user_input import STDIN, origin, read_input
 from mcpd.errors import EXIT_FAILED, InvalidArgument, InvalidConfig, McpdError, NotFound, TimedOut
 from mcpd.servers.ensembles.directories import SERVER
@@ -149,11 +149,11 @@ async def _run(args: argparse.Namespace, name: str, tool: str, arguments: Mappin
             raise invalid(InvalidConfig(fault.message), name) from fault
         raise
     finally:
-        run_view.view.close()
+        run_view.view.pause()
     if args.json:
         write_json(execution)
-    else:
-        _print_deliverable(execution.get("deliverable"))
+    elif execution.get("deliverable") is not None:
+        write_text(str(execution["deliverable"]))
     _note_errors(execution)
     if not args.quiet:
         _note_reused(execution)
@@ -195,7 +195,7 @@ async def _called(client: McpClient, run_view: _RunView, tool: str, arguments: M
     try:
         await asyncio.wait([task])
     except asyncio.CancelledError:
-        run_view.view.close()
+        run_view.view.pause()
         note("cancelling")
         task.cancel()
         await asyncio.wait([task])
@@ -256,13 +256,6 @@ def _execution(result: Mapping[str, Any]) -> dict[str, Any]:
         [str(each.get("text", "")) for each in content if isinstance(each, dict)] if isinstance(content, list) else []
     )
     raise McpdError(f"{SERVER}: " + ("\n".join(texts).strip() or "the answer contains no run"))
-
-
-def _print_deliverable(text: object) -> None:
-    if text is None:
-        return
-    shown = str(text).removesuffix("\n")
-    write(clean(shown, lines=True) if sys.stdout.isatty() else shown)
 
 
 def _note_reused(execution: Mapping[str, Any]) -> None:

@@ -6,12 +6,20 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from mcpd.cli.commands.ensemble import find, opened, stored_run
-from mcpd.cli.ensemble_runtime import (
-    cost,
-    duration,
-    when,
+from mcpd.cli.ensemble_runtime import cost, duration
+from mcpd.cli.output import (
+    clean,
+    details,
+    first_line,
+    local_time,
+    note,
+    paint,
+    shortened,
+    table,
+    warn,
+    write,
+    write_json,
 )
-from mcpd.cli.output import clean, details, note, paint, table, warn, write, write_json
 from mcpd.errors import InvalidArgument, InvalidConfig, NotFound
 from mcpd.servers.ensembles.artifacts.analysis import analyze
 from mcpd.servers.ensembles.artifacts.metrics import metrics
@@ -39,11 +47,11 @@ def show_run(args: argparse.Namespace, artifacts: Artifacts, artifact: str) -> i
         [
             ("run", artifact),
             ("state", run.status),
-            ("started", when(run.metadata.started_at)),
+            ("started", local_time(run.metadata.started_at)),
             ("took", duration(run.seconds)),
             ("tokens", str(run.tokens or "")),
             ("cost", cost(run.cost_usd)),
-            ("input", _first_line(run.input)),
+            ("input", shortened(first_line(run.input or ""), 100)),
             ("critical path", _path(analysis)),
             ("side by side", _parallelism(analysis)),
         ]
@@ -100,11 +108,6 @@ def _remarks(analysis: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
         yield "hint:", "cyan", each["text"]
 
 
-def _first_line(text: str | None) -> str:
-    line = (text or "").strip().partition("\n")[0]
-    return line if len(line) <= 100 else line[:99] + "…"
-
-
 _HEADINGS: Final = ("RUN", "STATE", "STARTED", "TOOK", "AGENTS", "TOKENS", "COST")
 
 
@@ -146,7 +149,7 @@ def _row(entry: ArtifactEntry) -> tuple[object, ...]:
     return (
         entry.id,
         entry.status,
-        when(entry.started_at),
+        local_time(entry.started_at),
         duration(entry.seconds),
         f"{len(entry.agents)}{failed}",
         entry.tokens or "",

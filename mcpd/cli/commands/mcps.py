@@ -17,7 +17,7 @@ from mcpd.bridge import jsonrpc
 from mcpd.bridge.upstream import policy
 from mcpd.cli.checks import Check
 from mcpd.cli.mcps_checks import NAME, Known, MapFile, check_permissions, entry_checks, map_checks, read_map
-from mcpd.cli.output import clean, coloured, note, table, warn, write, write_document, write_json
+from mcpd.cli.output import clean, coloured, first_line, note, table, warn, write, write_document, write_json
 from mcpd.errors import (
     EXIT_FAILED,
     InvalidArgument,
@@ -392,13 +392,8 @@ def _rows(features: Features, *, asked: bool) -> list[tuple[str, str, str, str]]
     if features.state != "script":
         return [(features.id, features.state, "", features.source)]
     rows = [
-        (features.id, kind[:-1], str(item.get(key, "")), _first_line(item))
+        (features.id, kind[:-1], str(item.get(key, "")), first_line(item.get("description") or item.get("title") or ""))
         for kind, key in (("tools", "name"), ("resources", "uri"), ("prompts", "name"))
         for item in getattr(features, kind)
     ]
     return rows or [(features.id, "nothing" if asked else "not asked", "", features.source)]
-
-
-def _first_line(item: dict[str, Any]) -> str:
-    text = str(item.get("description") or item.get("title") or "")
-    return text.strip().partition("\n")[0]

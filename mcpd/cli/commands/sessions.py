@@ -4,11 +4,10 @@
 from __future__ import annotations
 
 import asyncio
-from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from mcpd.bus.names import SESSIONS
-from mcpd.cli.output import clean, note, table, write, write_json
+from mcpd.cli.output import clean, local_time, note, table, write, write_json
 from mcpd.cli.session import open_bus
 from mcpd.cli.units import figures
 from mcpd.errors import NotFound
@@ -59,7 +58,7 @@ def _numbered(session: dict[str, Any]) -> dict[str, Any]:
 
 
 def _row(session: dict[str, Any]) -> list[object]:
-    started = datetime.fromtimestamp(session["started"]).astimezone().strftime("%Y-%m-%d %H:%M:%S")
+    started = local_time(session["started"])
     memory = f"{session['memory'] / 2**20:.1f}M" if "memory" in session else ""
     cpu = f"{session['cpu']:.2f}s" if "cpu" in session else ""
     return [*(session.get(key, "") for key in ("session", "server-id", "pid", "owner-uid", "state")), started, memory,

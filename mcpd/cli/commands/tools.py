@@ -5,11 +5,10 @@ from __future__ import annotations
 
 import json
 import re
-import sys
 from typing import TYPE_CHECKING, Any, Final
 
 from mcpd.cli.conversation import conversation
-from mcpd.cli.output import clean, note, table, write, write_json
+from mcpd.cli.output import clean, first_line, note, table, write_json, write_text
 from mcpd.cli.values import parse_json
 from mcpd.errors import EXIT_FAILED, InvalidArgument, McpdError, NotFound, did_you_mean
 
@@ -27,7 +26,7 @@ async def tools(args: argparse.Namespace) -> int:
     if args.json:
         write_json({"tools": found})
     elif found:
-        rows = [(tool.get("name", ""), _arguments(tool), _first_line(tool.get("description", ""))) for tool in found]
+        rows = [(tool.get("name", ""), _arguments(tool), first_line(tool.get("description", ""))) for tool in found]
         table(("TOOL", "ARGUMENTS", "DESCRIPTION"), rows)
     else:
         note(f"{clean(args.id)} has no tools.")
@@ -115,17 +114,11 @@ def _arguments(tool: Mapping[str, Any]) -> str:
     return " ".join(name if name in needed else f"[{name}]" for name in _schema(tool))
 
 
-def _first_line(text: object) -> str:
-    return str(text).strip().partition("\n")[0]
-
-
 def _print_result(result: Mapping[str, Any]) -> None:
     content = result.get("content")
     items = [item for item in content if isinstance(item, dict)] if isinstance(content, list) else []
     for item in items:
-        # Most programs end their output with a line break, which would become an empty line.
-        text = _item_text(item).removesuffix("\n")
-        write(clean(text, lines=True) if sys.stdout.isatty() else text)
+        write_text(_item_text(item))
     if not items and "structuredContent" in result:
         write_json(result["structuredContent"])
 

@@ -10,7 +10,7 @@ from mcpd.cli import user_input
 from mcpd.cli.commands.servers import title, version_change
 from mcpd.cli.commands.sources import registry_of
 from mcpd.cli.jobs import run_job
-from mcpd.cli.output import clean, note, table, write, write_json
+from mcpd.cli.output import clean, local_time, note, table, write, write_json
 from mcpd.cli.session import open_bus
 from mcpd.errors import EXIT_FAILED, Cancelled, IntegrityMismatch, NotAuthorized, NotFound, NotSupported
 
@@ -49,17 +49,11 @@ async def history(args: argparse.Namespace) -> int:
 
 
 def _row(generation: Mapping[str, Any]) -> list[object]:
-    from datetime import datetime
-
-    installed = datetime.fromtimestamp(generation.get("installed", 0)).astimezone().strftime("%Y-%m-%d %H:%M:%S")
-    trust = "verified" if generation.get("verified") else "unverified"
-    registry, resolved = generation.get("registry", ""), generation.get("resolved", "")
     return [
         *(generation.get(key, "") for key in ("generation", "version", "state")),
-        installed,
-        trust,
-        registry,
-        resolved,
+        local_time(generation.get("installed", 0)),
+        "verified" if generation.get("verified") else "unverified",
+        *(generation.get(key, "") for key in ("registry", "resolved")),
     ]
 
 
