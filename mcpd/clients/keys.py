@@ -144,15 +144,7 @@ def parse_list(data: bytes, path: Path) -> tuple[Record, ...]:
 
 def dump_list(records: tuple[Record, ...]) -> bytes:
     """Return the list that :func:`parse_list` reads."""
-    keys = [
-        {
-            "key_id": record.key_id,
-            "created_at": timestamp(record.created_at),
-            "retired_at": timestamp(record.retired_at) if record.retired_at else None,
-        }
-        for record in records
-    ]
-    return dump_json({"keys": keys})
+    return dump_json(_List(keys=records).model_dump(mode="json"))
 
 
 __all__ = ["OVERLAP", "KeyChange", "KeyRecord", "Keys", "id_of_key"]

@@ -11,7 +11,16 @@ from datetime import UTC
 from typing import TYPE_CHECKING, Annotated, Final
 from urllib.parse import quote
 
-from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field, JsonValue, ValidationError
+from pydantic import (
+    AfterValidator,
+    AwareDatetime,
+    BaseModel,
+    ConfigDict,
+    Field,
+    JsonValue,
+    PlainSerializer,
+    ValidationError,
+)
 
 from mcpd.clients.errors import InvalidInput
 from mcpd.model import check_json
@@ -71,7 +80,7 @@ def _plausible(moment: datetime) -> datetime:
     return moment
 
 
-Moment = Annotated[AwareDatetime, AfterValidator(_plausible)]
+Moment = Annotated[AwareDatetime, AfterValidator(_plausible), PlainSerializer(timestamp, when_used="json")]
 """A time in a file that can be calculated with and expressed in UTC."""
 
 

@@ -72,7 +72,7 @@ def list_profiles(args: argparse.Namespace) -> int:
 
 def show(args: argparse.Namespace) -> int:
     """``mcpctl client show``. JSON: the result of the tool ``get_config``."""
-    from mcpd.clients.publishing import FROM_NOBODY  # needs the libraries from run()
+    from mcpd.clients.service import FROM_NOBODY  # needs the libraries from run()
 
     configurations = service(args)
     found: Any = configurations.get_config(args.client, args.profile, artifact_of(args, configurations))

@@ -19,7 +19,7 @@ from mcpd.cli.client_runtime import (
 from mcpd.cli.output import clean, counted, note, warn, write, write_json
 from mcpd.cli.parser_clients import DEFAULT_PROFILE
 from mcpd.cli.user_input import origin, read_input
-from mcpd.clients.publishing import FROM_DRAFT
+from mcpd.clients.service import FROM_DRAFT
 from mcpd.errors import EXIT_FAILED, InvalidArgument, InvalidManifest, McpdError
 from mcpd.model import load_json
 

@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mcpd.clients.audit import Audit
-from mcpd.clients.publishing import Drafts
+from mcpd.clients.drafts import Drafts
 from mcpd.clients.tree import Tree, mark
 from mcpd.errors import InvalidArgument, InvalidConfig, McpdError, NoSpace, ReadOnly
 from mcpd.paths import Scope

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mcpd.clients.drafts import MAX_PAYLOAD, Drafts
 from mcpd.clients.errors import InvalidInput
 from mcpd.clients.payload import parse_payload
-from mcpd.clients.publishing import MAX_PAYLOAD, Drafts
 from mcpd.clients.tree import Tree
 from mcpd.errors import InvalidConfig, McpdError
 from mcpd.paths import Scope
@@ -54,7 +54,8 @@ def test_a_draft_outlives_the_process(drafts: Drafts, tree: Tree, clock: Clock) 
     assert found is not None
     assert found.payload == {**ONE, "other": [1]}
     assert (found.client_id, found.profile_id, found.base_artifact_id) == ("cursor", "default", BASE)
-    assert found.created_at == found.updated_at == "2025-10-23T14:30:00.000000Z"
+    assert found.created_at == found.updated_at == clock.now
+    assert tree.draft("cursor", "default").read_text().count('_at": "2025-10-23T14:30:00.000000Z"') == 2
 
 
 def test_each_client_and_profile_has_its_own(drafts: Drafts) -> None:
@@ -65,9 +66,9 @@ def test_each_client_and_profile_has_its_own(drafts: Drafts) -> None:
 
 def test_a_draft_keeps_the_time_when_it_was_begun(drafts: Drafts, clock: Clock) -> None:
     drafts.put("cursor", "default", ONE, None)
-    clock.now += timedelta(hours=1)
+    begun, clock.now = clock.now, clock.now + timedelta(hours=1)
     again = drafts.put("cursor", "default", payload(), None)
-    assert (again.created_at, again.updated_at) == ("2025-10-23T14:30:00.000000Z", "2025-10-23T15:30:00.000000Z")
+    assert (again.created_at, again.updated_at) == (begun, clock.now)
     assert drafts.get("cursor", "default") == again
 
 
