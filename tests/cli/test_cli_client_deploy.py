@@ -4,11 +4,9 @@
 from __future__ import annotations
 
 import json
-import tomllib
 from typing import TYPE_CHECKING
 
 import pytest
-from ruamel.yaml import YAML
 
 from mcpd.paths import Scope
 from tests.cli.client_machine import MINE, Machine
@@ -313,43 +311,13 @@ def test_a_configuration_that_was_tampered_with_is_not_deployed(machine: Machine
     assert not machine.cursor.exists()
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ('{\n"mcpServers": {', "mcp.json:2: not JSON"),
-        ('{"mcpServers": []}', "mcpServers"),
-        ('{"mcpServers": {}, "mcpServers": {}}', "mcpServers"),
-    ],
-    ids=["cut-off", "list", "twice"],
-)
-def test_a_file_that_cannot_be_read_is_left_as_it_is(machine: Machine, text: str, message: str) -> None:
-    before = machine.write(text)
+def test_a_file_that_cannot_be_read_is_left_as_it_is(machine: Machine) -> None:
+    before = machine.write('{\n"mcpServers": {')
     ended = machine("deploy", "cursor", "--yes", "--json")
     assert ended.code == 1
-    assert str(machine.cursor) in ended.json["message"]
-    assert message in ended.json["message"]
+    assert f"{machine.cursor}:2: not JSON" in ended.json["message"]
     assert ended.err == f"mcpctl: {ended.json['message']}\n"
     assert machine.cursor.read_bytes() == before
-
-
-def test_a_symlink_and_a_second_name_are_refused_with_the_way_out(machine: Machine) -> None:
-    target = machine.home / "dotfiles/mcp.json"
-    before = machine.write("{}", target)
-    machine.cursor.parent.mkdir()
-    machine.cursor.symlink_to("../dotfiles/mcp.json")
-    said = machine.refused("deploy", "cursor", "--yes", code=1)
-    assert str(target) in said
-    assert "--file" in said
-    assert machine.cursor.is_symlink()
-    assert target.read_bytes() == before
-    assert machine("deploy", "cursor", "--yes", "--file", str(target)).code == 0
-    assert machine.cursor.is_symlink()
-    assert machine.servers() == {"notes": NOTES}
-    machine.cursor.unlink()
-    machine.cursor.hardlink_to(target)
-    held = target.read_bytes()
-    assert str(machine.cursor) in machine.refused("deploy", "cursor", "--yes", code=1)
-    assert target.read_bytes() == held
 
 
 def test_the_systems_configuration_goes_into_ones_own_file(machine: Machine) -> None:
@@ -360,77 +328,6 @@ def test_the_systems_configuration_goes_into_ones_own_file(machine: Machine) -> 
     mine = machine.json("deploy", "cursor", "--yes")
     assert (mine["added"], mine["removed"], mine["kept"]) == (["notes"], [], [])
     assert [*machine.servers()] == ["ours", "notes"]
-
-
-TOML = """# my settings
-model = "x"   # spaces
-
-[mcp_servers.mine]
-command = 'mine' # by hand
-
-[tui]
-theme = "dark"
-"""
-YAML_MAP = """# my settings
-GOOSE_MODEL:   x
-extensions:
-  mine:   # by hand
-    type: stdio
-    cmd: mine
-other: [1,  2]
-"""
-YAML_LIST = """name: My   # mine
-version: 1.0.0
-mcpServers:
-  - name: mine # by hand
-    command: mine
-models: []
-"""
-JSONC = """// my settings
-{
-  "theme": "x", // dark
-  "context_servers": {
-    // by hand
-    "mine": {"command": "mine",},
-  },
-}
-"""
-
-
-@pytest.mark.parametrize(
-    ("client", "file", "text"),
-    [
-        ("codex", ".codex/config.toml", TOML),
-        ("goose", ".config/goose/config.yaml", YAML_MAP),
-        ("continue", ".continue/config.yaml", YAML_LIST),
-        ("zed", ".config/zed/settings.json", JSONC),
-    ],
-    ids=["toml", "yaml", "yaml-list", "jsonc"],
-)
-def test_every_format_keeps_what_is_in_it(machine: Machine, client: str, file: str, text: str) -> None:
-    path = machine.home / file
-    before = machine.write(text, path)
-    done = machine.json("deploy", client, "--yes")
-    assert (done["added"], done["file"]) == (["notes"], str(path))
-    after = path.read_text()
-    rest = iter(after.splitlines())
-    assert all(line in rest for line in text.splitlines()), after
-    match client:
-        case "codex":
-            assert tomllib.loads(after)["mcp_servers"]["notes"] == NOTES
-        case "goose":
-            entry = YAML(typ="safe").load(after)["extensions"]["notes"]
-            assert (entry["type"], entry["cmd"], entry["args"]) == ("stdio", "mcpctl", ["run", "notes"])
-        case "continue":
-            mine, notes = YAML(typ="safe").load(after)["mcpServers"]
-            assert mine == {"name": "mine", "command": "mine"}
-            assert {name: notes[name] for name in ("name", "command", "args")} == {"name": "notes", **NOTES}
-        case _:
-            assert '"notes": {' in after
-            assert '"source": "custom"' in after
-    assert machine.json("deploy", client, "--dry-run")["diff"] == ""
-    assert machine("undo", client).code == 0
-    assert path.read_bytes() == before
 
 
 def test_the_client_is_told_of_what_it_fills_in(machine: Machine) -> None:

@@ -5,19 +5,11 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
-from mcpd.clients.deployments import About, Deployments
-from mcpd.clients.families import Families
-from mcpd.clients.history import KEPT
-from mcpd.clients.service import now
 from mcpd.paths import Scope
 from tests.cli.client_machine import MINE, Machine
-
-if TYPE_CHECKING:
-    from mcpd.model import JsonValue
 
 NOTES = {"command": "mcpctl", "args": ["run", "notes"]}
 ODD = '\n{"mcpServers":  {"mine" : {"command": "mine"} ,} // odd\r\n}\t'
@@ -354,16 +346,6 @@ def test_edits_since_are_not_lost_without_saying_so(machine: Machine) -> None:
     assert Path(saved).read_text() == edited
 
 
-def test_servers_that_were_changed_since_are_taken_back_by_force_alone(machine: Machine) -> None:
-    machine.write("{}")
-    machine.json("deploy", "cursor", "--yes")
-    machine.write(json.dumps({"mcpServers": {"notes": NOTES | {"command": "mine"}, "mine": MINE}}))
-    text = machine.cursor.read_text()
-    said = machine.refused("undo", "cursor", "--keep-edits", code=1)
-    assert "'notes': also changed since; --force" in said
-    assert machine.cursor.read_text() == text
-
-
 def test_an_undo_that_was_not_done_is_not_recorded_as_done(machine: Machine) -> None:
     machine.json("deploy", "cursor", "--yes")
     machine.write("{}")
@@ -397,25 +379,3 @@ def test_history_tells_of_both_newest_first(machine: Machine) -> None:
     [deployed] = found["deployments"]
     assert (deployed["file"], deployed["artifact_id"]) == (str(machine.cursor), config["artifact_id"])
     assert deployed["undone_at"] >= deployed["deployed_at"]
-
-
-def test_the_last_ten_of_a_file_are_kept(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
-    paths = machine.paths(monkeypatch)
-    artifact = machine.json("deploy", "cursor", "--yes")["artifact_id"]
-    # What a process does is done by the library here, as starting a dozen of them takes long.
-    deployments = Deployments(paths.user, now, home=paths.home)
-    family = Families.of(paths, Scope.USER).get("cursor")
-    contents = [machine.cursor.read_bytes()]
-    for number in range(KEPT + 2):
-        entries: dict[str, JsonValue] = {"notes": {"command": "mcpctl", "args": ["run", f"notes{number}"]}}
-        plan = deployments.plan(family, machine.cursor, entries)
-        deployments.apply(plan, About(Scope.USER, "default", artifact))
-        contents.append(machine.cursor.read_bytes())
-    found = machine.json("history", "cursor")["deployments"]
-    assert len(found) == KEPT
-    assert sum(line.split()[1] == "deployed" for line in machine("history", "cursor").out.splitlines()) == KEPT
-    for _ in range(KEPT - 1):
-        deployments.undo(family)
-    assert machine("undo", "cursor").code == 0
-    assert machine.cursor.read_bytes() == contents[2]
-    assert "no deployment that could be undone" in machine.refused("undo", "cursor", code=4)
