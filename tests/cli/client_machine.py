@@ -27,6 +27,8 @@ REPOSITORY = Path(__file__).parents[2]
 PATIENCE = 120
 MINE = {"command": "mine", "args": ["--api-key", "sk-verysecretverysecretverysecret"], "env": {"TOKEN": "hush"}}
 """An entry that the user wrote into a client's file by hand."""
+NOTES = {"command": "mcpctl", "args": ["run", "notes"]}
+"""The entry of the server ``notes``."""
 _ANYBODY: Final = """
 import ctypes, os, sys
 for capability in (0, 1, 2, 3):  # What lets root do as it likes with files; somebody else has none of it.

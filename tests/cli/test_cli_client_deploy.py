@@ -4,17 +4,10 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
-
-import pytest
 
 from mcpd.paths import Scope
-from tests.cli.client_machine import MINE, Machine
+from tests.cli.client_machine import MINE, NOTES, Machine
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
-NOTES = {"command": "mcpctl", "args": ["run", "notes"]}
 HAND_MADE = f"""{{
 \t// mine, do not touch
 \t"theme": "dark",   "odd" :  [1,2 ,3],
@@ -24,13 +17,6 @@ HAND_MADE = f"""{{
 \t"last": null
 }}"""
 """A file of which a deployment is to change nothing; it has no line break at its end."""
-
-
-@pytest.fixture
-def machine(tmp_path: Path) -> Machine:
-    made = Machine(tmp_path)
-    made.install("notes")
-    return made
 
 
 def _everything(machine: Machine) -> dict[str, bytes]:

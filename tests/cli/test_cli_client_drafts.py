@@ -4,26 +4,14 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
 
 import pytest
 
 from mcpd.paths import Scope
-from tests.cli.client_machine import Machine
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from tests.cli.client_machine import NOTES, Machine
 
 SECRET = "ghp_abcdefghijklmnopqrstuvwxyz0123456789"
-NOTES = {"command": "mcpctl", "args": ["run", "notes"]}
 OTHER = {"command": "other", "args": ["serve"], "env": {"OTHER_TOKEN": "${env:OTHER_TOKEN}"}}
-
-
-@pytest.fixture
-def machine(tmp_path: Path) -> Machine:
-    made = Machine(tmp_path)
-    made.install("notes")
-    return made
 
 
 def _audit(machine: Machine) -> list[tuple[str, str]]:

@@ -11,16 +11,8 @@ import pytest
 from mcpd.paths import Scope
 from tests.cli.client_machine import MINE, Machine
 
-NOTES = {"command": "mcpctl", "args": ["run", "notes"]}
 ODD = '\n{"mcpServers":  {"mine" : {"command": "mine"} ,} // odd\r\n}\t'
 """A file that no program would write again as it is."""
-
-
-@pytest.fixture
-def machine(tmp_path: Path) -> Machine:
-    made = Machine(tmp_path)
-    made.install("notes")
-    return made
 
 
 def _rows(out: str) -> dict[str, list[str]]:

@@ -41,13 +41,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-@pytest.fixture
-def machine(tmp_path: Path) -> Machine:
-    made = Machine(tmp_path)
-    made.install("notes")
-    return made
-
-
 class Lacking:
     """mcpctl where libraries are missing, and an interpreter that says how it was started."""
 

@@ -24,11 +24,6 @@ ID = "a" * 64
 
 
 @pytest.fixture
-def tree(tmp_path: Path) -> Tree:
-    return Tree(tmp_path / "tree", Scope.USER)
-
-
-@pytest.fixture
 def audit(tree: Tree) -> Audit:
     return Audit(tree, Clock())
 

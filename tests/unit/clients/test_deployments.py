@@ -46,11 +46,6 @@ if TYPE_CHECKING:
     from mcpd.model import JsonValue
 
 
-@pytest.fixture
-def user(tmp_path: Path) -> User:
-    return User(tmp_path)
-
-
 def mode(path: Path) -> int:
     return stat.S_IMODE(path.stat().st_mode)
 

@@ -116,11 +116,6 @@ def killed(user: User) -> None:
     assert "github" in user.read()
 
 
-@pytest.fixture
-def user(tmp_path: Path) -> User:
-    return User(tmp_path)
-
-
 @pytest.mark.usefixtures("killed")
 def test_what_the_client_wrote_after_the_kill_stays_and_the_deployment_is_known(user: User) -> None:
     user.write({"mcpServers": {"mine": OTHER, "github": ENTRY}, "numStartups": 8})

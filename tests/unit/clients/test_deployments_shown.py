@@ -21,11 +21,6 @@ if TYPE_CHECKING:
 SHIPPED = Path(__file__).parents[3] / "data/clients"
 
 
-@pytest.fixture
-def user(tmp_path: Path) -> User:
-    return User(tmp_path)
-
-
 def plan(user: User, data: bytes | object, client_id: str = "cursor", **how: Any) -> Plan:
     path = user.write(data, client_id)
     return user.deployments.plan(family(client_id), path, {"github": ENTRY, "time": OTHER}, **how)

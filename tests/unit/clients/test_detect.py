@@ -6,22 +6,17 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-import pytest
-
 from mcpd.clients.detect import detect
 from tests.unit.clients.deployment_parts import BY_HAND, ENTRY, User, family, ordinary
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    import pytest
+
     from mcpd.clients.detect import DetectedClient
 
 ALL = ("cursor", "vscode", "codex", "continue", "elsewhere")
-
-
-@pytest.fixture
-def user(tmp_path: Path) -> User:
-    return User(tmp_path)
 
 
 def found(user: User, **environ: str) -> dict[str, DetectedClient]:

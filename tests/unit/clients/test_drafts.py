@@ -15,21 +15,16 @@ from hypothesis import strategies as st
 from mcpd.clients.drafts import MAX_PAYLOAD, Drafts
 from mcpd.clients.errors import InvalidInput
 from mcpd.clients.payload import parse_payload
-from mcpd.clients.tree import Tree
 from mcpd.errors import InvalidConfig, McpdError
-from mcpd.paths import Scope
 from tests.unit.clients.payload_parts import Clock, payload
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from mcpd.clients.tree import Tree
+
 BASE = "5d1e89f8b569eb213a5cf1bf10dcee64c305f19b5da834332891eb4c53e9a130"
 ONE = payload(one={"command": "x", "args": []})
-
-
-@pytest.fixture
-def tree(tmp_path: Path) -> Tree:
-    return Tree(tmp_path / "tree", Scope.USER)
 
 
 @pytest.fixture

@@ -25,11 +25,6 @@ if TYPE_CHECKING:
     from mcpd.model import JsonValue
 
 
-@pytest.fixture
-def user(tmp_path: Path) -> User:
-    return User(tmp_path)
-
-
 @pytest.mark.parametrize(
     ("damage", "says"),
     [

@@ -36,11 +36,6 @@ if TYPE_CHECKING:
 DATA = b'{"mcpServers":{}}'
 
 
-@pytest.fixture
-def site(tmp_path: Path) -> Site:
-    return Site(tmp_path / "tree")
-
-
 def test_signatures_are_ed25519_and_anybody_can_check_them(site: Site) -> None:
     signature, key = site.keys.sign(DATA)
     public = load_pem_public_key(site.tree.verification_key.read_bytes())

@@ -46,19 +46,6 @@ if TYPE_CHECKING:
     from mcpd.clients.releases import Release
 
 
-@pytest.fixture
-def site(tmp_path: Path) -> Site:
-    return Site(tmp_path / "tree")
-
-
-@pytest.fixture
-def passable() -> Iterator[Path]:
-    """A directory that everybody may look into, which pytest's are not."""
-    with tempfile.TemporaryDirectory(dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None) as name:
-        Path(name).chmod(0o755)
-        yield Path(name)
-
-
 class Steps:
     """The files that this process opens below a directory."""
 

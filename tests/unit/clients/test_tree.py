@@ -27,19 +27,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 
-@pytest.fixture
-def tree(tmp_path: Path) -> Tree:
-    return Tree(tmp_path / "tree", Scope.USER)
-
-
-@pytest.fixture
-def passable() -> Iterator[Path]:
-    """A directory that everybody may look into, which pytest's are not."""
-    with tempfile.TemporaryDirectory(dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None) as name:
-        Path(name).chmod(0o755)
-        yield Path(name)
-
-
 def test_files_are_where_the_source_document_says(tree: Tree) -> None:
     root = tree.root
     assert tree.artifacts == root / "artifacts"

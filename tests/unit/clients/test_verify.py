@@ -35,11 +35,6 @@ pytestmark = pytest.mark.process
 NAMES = {"mcpServers": {"é": {"command": "a b", "args": ["€", "😀", "\x7f", "\t"], "env": {"KEY": "${KEY}"}}}}
 
 
-@pytest.fixture
-def site(tmp_path: Path) -> Site:
-    return Site(tmp_path / "tree")
-
-
 @pytest.fixture(scope="module")
 def one(tmp_path_factory: pytest.TempPathFactory) -> Site:
     """One that nothing changes."""
