@@ -6,20 +6,20 @@ from __future__ import annotations
 import os
 import stat
 import subprocess
-import sys
-import tempfile
 from contextlib import suppress
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pytest
 
 from mcpd.errors import McpdError, NoSpace, NotFound
+from tests.unit.clients import killed_deployment
 from tests.unit.clients.deployment_parts import ENTRY, OTHER, User, family, strays
 from tests.unit.clients.killed_deployment import SCENARIOS
+from tests.unit.killed import kill_at_each_step
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pathlib import Path
 
 pytestmark = pytest.mark.process
 
@@ -44,22 +44,9 @@ def undo_all(user: User) -> None:
     pytest.fail("more deployments than are remembered")
 
 
-@pytest.fixture
-def work(tmp_path: Path) -> Iterator[Path]:
-    """In memory where that can be: hundreds of runs each wait for the disk several times."""
-    memory = Path("/dev/shm")
-    if not os.access(memory, os.W_OK):
-        yield tmp_path
-        return
-    with tempfile.TemporaryDirectory(dir=memory) as directory:
-        yield Path(directory)
-
-
 @pytest.mark.parametrize("scenario", SCENARIOS)
 def test_a_kill_at_any_step_leaves_the_old_or_the_new_file(scenario: str, work: Path) -> None:
-    script = [sys.executable, "-W", "error", str(Path(__file__).with_name("killed_deployment.py")), scenario, str(work)]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    runs = int(subprocess.run(script, env=environment, check=True, capture_output=True, text=True).stdout)
+    runs = kill_at_each_step(killed_deployment, scenario, work)
     assert runs > 10
 
     prepare, change = SCENARIOS[scenario]

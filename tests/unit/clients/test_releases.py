@@ -10,7 +10,6 @@ import os
 import re
 import subprocess
 import sys
-import tempfile
 import tracemalloc
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,6 +26,7 @@ from mcpd.clients.payload import canonical, id_of
 from mcpd.clients.releases import KEPT, MAX_CHANGELOG, MAX_INDEX, MAX_WORD, statement
 from mcpd.errors import InvalidArgument, InvalidConfig, McpdError, NotFound, ReadOnly
 from mcpd.paths import Scope
+from tests.unit.clients import signing_process
 from tests.unit.clients.signed_parts import (
     EXAMPLE,
     EXAMPLE_ID,
@@ -39,6 +39,7 @@ from tests.unit.clients.signed_parts import (
     settle,
 )
 from tests.unit.clients.signing_process import SCENARIOS
+from tests.unit.killed import kill_at_each_step
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -789,17 +790,6 @@ def test_what_another_process_publishes_is_seen(tmp_path: Path, started: Started
     assert list(latest.payload["mcpServers"]) == ["other-0"]  # type: ignore[arg-type]
 
 
-@pytest.fixture
-def work(tmp_path: Path) -> Iterator[Path]:
-    """In memory where that can be: hundreds of runs each wait for the disk several times."""
-    memory = Path("/dev/shm")
-    if not os.access(memory, os.W_OK):
-        yield tmp_path
-        return
-    with tempfile.TemporaryDirectory(dir=memory) as directory:
-        yield Path(directory)
-
-
 def key_of_files(site: Site) -> set[str]:
     return {
         id_of_key(parse_public_key(path.read_bytes(), str(path)))
@@ -809,11 +799,7 @@ def key_of_files(site: Site) -> set[str]:
 
 @pytest.mark.parametrize("scenario", SCENARIOS)
 def test_a_kill_at_any_step_leaves_the_old_or_the_new_state(scenario: str, work: Path) -> None:
-    command = [sys.executable, "-W", "error", PROGRAM, "kill", scenario, str(work)]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=250)
-    assert (done.returncode, done.stderr) == (0, "")
-    runs = int(done.stdout)
+    runs = kill_at_each_step(signing_process, scenario, work)
     assert runs > 15
 
     prepare, change = SCENARIOS[scenario]

@@ -6,7 +6,6 @@ from __future__ import annotations
 import ctypes
 import os
 import socket
-import tempfile
 import threading
 from contextlib import suppress
 from pathlib import Path
@@ -24,7 +23,7 @@ from mcpd.paths import Scope
 from tests.unit.clients.signed_parts import Clock, Site, contents, mode, not_mine, payload_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
 
 def test_files_are_where_the_source_document_says(tree: Tree) -> None:
@@ -401,14 +400,6 @@ def test_a_file_that_is_too_new_has_no_mark(tree: Tree) -> None:
 
 WRITES = 3000
 CALLS = ("open", "mkdir", "stat", "rename", "unlink", "symlink", "listdir", "fsync", "replace", "lstat", "link")
-
-
-@pytest.fixture
-def work() -> Iterator[Path]:
-    """In memory where that can be: thousands of writes each wait for the disk several times."""
-    memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
-    with tempfile.TemporaryDirectory(dir=memory) as name:
-        yield Path(name)
 
 
 def precious(place: Path, directory: Path) -> dict[str, bytes]:

@@ -1,16 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Does one change to a store again and again, killed one step later each time.
-
-``killed_writer.py SCENARIO WORK`` leaves ``WORK/<n>`` as SIGKILL before the n-th step of the disk left it, and prints
-the number of the run that was not killed.
-"""
+"""Changes to a store that are killed at each step."""
 
 from __future__ import annotations
 
-import os
-import signal
-import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mcpd.model import Manifest, dump_json
@@ -20,21 +12,9 @@ from tests.unit.store.store_trees import document, foreign, hold, install, layou
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
 ONE = "com.example.one"
-STEPS = frozenset(
-    {
-        "open",
-        "os.rename",
-        "os.remove",
-        "os.mkdir",
-        "os.rmdir",
-        "os.symlink",
-        "os.chmod",
-        "shutil.rmtree",
-        "ctypes.dlsym",
-    }
-)
 
 
 def paths_below(root: Path) -> Paths:
@@ -148,36 +128,3 @@ SCENARIOS: dict[str, tuple[Callable[[Path], Store], Callable[[Store], object]]] 
     "pin": (_installed, lambda store: store.set_pinned(ONE, True)),
     "recover": (_installed, lambda store: (store.new_generation(ONE), store.recover())),
 }
-
-
-def _run(scenario: str, root: Path, steps: int) -> None:
-    prepare, change = SCENARIOS[scenario]
-    store = prepare(root)
-    left = steps
-
-    def count(event: str, _: tuple[object, ...]) -> None:
-        nonlocal left
-        if event in STEPS:
-            left -= 1
-            if left == 0:
-                os.kill(os.getpid(), signal.SIGKILL)
-
-    sys.addaudithook(count)
-    change(store)
-    os._exit(0)
-
-
-def main(scenario: str, work: Path) -> None:
-    steps = 0
-    while True:
-        steps += 1
-        process = os.fork()
-        if process == 0:
-            _run(scenario, work / str(steps), steps)
-        if os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) == 0:
-            break
-    sys.stdout.write(f"{steps}\n")
-
-
-if __name__ == "__main__":
-    main(sys.argv[1], Path(sys.argv[2]))

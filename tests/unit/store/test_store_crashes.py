@@ -4,25 +4,20 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import subprocess
-import sys
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 import pytest
 
 from mcpd.errors import ConfigMissing, NotFound
 from mcpd.paths import Scope
 from mcpd.store import Store
+from tests.unit.killed import kill_at_each_step
+from tests.unit.store import killed_writer
 from tests.unit.store.killed_writer import ONE, SCENARIOS, paths_below
 from tests.unit.store.store_trees import names_in, text_of_tree
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 pytestmark = pytest.mark.process
 
@@ -70,23 +65,9 @@ def check_order(root: Path) -> None:
     assert secrets <= {f"{server.id}.json" for server in servers} | kept
 
 
-@pytest.fixture
-def work(tmp_path: Path) -> Iterator[Path]:
-    """In memory where that can be: hundreds of runs each wait for the disk several times."""
-    memory = Path("/dev/shm")
-    if not os.access(memory, os.W_OK):
-        yield tmp_path
-        return
-    with tempfile.TemporaryDirectory(dir=memory) as directory:
-        yield Path(directory)
-
-
 @pytest.mark.parametrize("scenario", SCENARIOS)
 def test_a_kill_at_any_step_leaves_the_old_or_the_new_state(scenario: str, work: Path) -> None:
-    script = [sys.executable, "-W", "error", str(Path(__file__).with_name("killed_writer.py")), scenario, str(work)]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    output = subprocess.run(script, env=environment, check=True, capture_output=True, text=True).stdout
-    runs = int(output)
+    runs = kill_at_each_step(killed_writer, scenario, work)
     assert runs > 10
 
     old_root = work / "old"
