@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -136,25 +136,11 @@ def test_what_show_gives_verifies_and_nothing_else_does(read_only: Machine, tmp_
     assert config["signing_key_id"] in ended.out
 
 
-def _with_another_server(config: dict[str, Any]) -> None:
-    config["payload"]["mcpServers"]["notes"]["args"] = ["run", "evil"]
-
-
-def _for_another_client(config: dict[str, Any]) -> None:
-    config["client_id"] = "claude-desktop"
-
-
-def _of_another_time(config: dict[str, Any]) -> None:
-    config["created_at"] = "2030-01-01T00:00:00.000000Z"
-
-
-@pytest.mark.parametrize("tamper", [_with_another_server, _for_another_client, _of_another_time])
-def test_what_was_changed_does_not_verify(read_only: Machine, tamper: Any) -> None:
+def test_what_was_changed_does_not_verify(read_only: Machine) -> None:
     config = read_only.json("show", "cursor")
-    tamper(config)
+    config["payload"]["mcpServers"]["notes"]["args"] = ["run", "evil"]
     ended = read_only("verify", "-", "--json", stdin=json.dumps(config))
-    assert ended.code == 1
-    assert ended.json["error"] == "signature_error"
+    assert (ended.code, ended.json["error"]) == (1, "signature_error")
     assert ended.err.startswith("mcpctl: standard input: the ")
     assert ended.err.count("\n") == 1
 
@@ -232,16 +218,6 @@ def test_what_nobody_published_is_shown_as_such_and_verifies(machine: Machine) -
     assert [*config["payload"]["mcpServers"]] == ["notes", "web"]
     assert machine("verify", "-", stdin=json.dumps(config)).code == 0
     assert machine("show", "cursor", "--artifact", config["artifact_id"], "--json").json["payload"] == config["payload"]
-
-
-def test_what_was_tampered_with_on_the_disk_is_not_handed_out(machine: Machine) -> None:
-    artifact = machine.json("publish", "cursor")["artifact_id"]
-    file = machine.tree / f"artifacts/{artifact}.json"
-    file.write_text('{"mcpServers":{"evil":{"args":[],"command":"evil"}}}')
-    ended = machine("show", "cursor", "--json")
-    assert (ended.code, ended.json["error"]) == (1, "signature_error")
-    assert str(file) in ended.err
-    assert '"evil"' not in ended.out
 
 
 def test_the_systems_configurations_are_made_of_the_systems_servers(machine: Machine) -> None:

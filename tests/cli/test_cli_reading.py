@@ -98,13 +98,6 @@ async def test_search_reads_every_page(mcpctl: Mcpctl, mcpd: FakeMcpd) -> None:
     assert calls == [({"text": "add numbers", "limit": 200}, at) for at in ("", "1", "2")]
 
 
-async def test_search_stops_at_the_limit(mcpctl: Mcpctl, mcpd: FakeMcpd) -> None:
-    mcpd.pages = [[{"id": name, "state": "available"} for name in "abc"]]
-    ended = await mcpctl("search", "--limit", "2")
-    assert len(ended.out.splitlines()) == 3
-    assert "--limit shows more" in ended.err
-
-
 async def test_show_tells_all_but_the_secrets(mcpctl: Mcpctl, mcpd: FakeMcpd) -> None:
     mcpd.config["calculator"] = ({"digits": 3}, ["api_key"])
     plain, as_json = await mcpctl("show", "calculator"), await mcpctl("show", "calculator", "--json")
@@ -197,11 +190,6 @@ def _lines(out: str) -> list[str]:
     return [" ".join(line.split()) for line in out.splitlines()]
 
 
-async def test_show_falls_back_to_the_catalog(mcpctl: Mcpctl, mcpd: FakeMcpd) -> None:
-    mcpd.pages = [[{"id": "weather-2"}, {"id": "weather", "name": "Weather", "state": "available"}]]
-    assert json.loads((await mcpctl("show", "weather", "--json")).out)["name"] == "Weather"
-
-
 @pytest.mark.parametrize("server_id", ["nope", "../../etc/passwd", "a;reboot", "$(id)", "", " ", "a\nb", "'\"", "-n "])
 async def test_an_unknown_or_hostile_id_is_not_found(mcpctl: Mcpctl, mcpd: FakeMcpd, server_id: str) -> None:
     ended = await mcpctl("show", "--", server_id)
@@ -211,26 +199,11 @@ async def test_an_unknown_or_hostile_id_is_not_found(mcpctl: Mcpctl, mcpd: FakeM
     assert mcpd.calls[0] == ("GetServer", server_id)
 
 
-async def test_source_list_shows_problems(mcpctl: Mcpctl, mcpd: FakeMcpd) -> None:
-    mcpd.sources = [{"url": "https://example.com/r.json", "scope": "user", "state": "failed", "file": "/f",
-                     "problem": "status 404"}]  # fmt: skip
-    plain, as_json = await mcpctl("source", "list"), await mcpctl("source", "list", "--json")
-    assert "status 404" in plain.out
-    assert json.loads(as_json.out) == {"sources": mcpd.sources}
-
-
 async def test_the_path_of_a_registry_is_answered_with_its_url(mcpctl: Mcpctl, mcpd: FakeMcpd, tmp_path: Path) -> None:
     (tmp_path / "my reg.json").write_text("{}")
     ended = await mcpctl("source", "add", str(tmp_path / "my reg.json"))
     assert (ended.code, mcpd.calls) == (2, [])
     assert f"mcpctl source add {tmp_path.as_uri()}/my%20reg.json\n" in ended.err
-
-
-async def test_source_add_and_remove(mcpctl: Mcpctl, mcpd: FakeMcpd) -> None:
-    assert (await mcpctl("source", "add", "file:///r.json")).code == 0
-    assert (await mcpctl("source", "remove", "file:///r.json")).code == 0
-    assert (await mcpctl("source", "remove", "file:///other.json")).code == 4
-    assert [call[0] for call in mcpd.calls if call[0] != "ListSources"] == ["AddSource", *["RemoveSource"] * 2]
 
 
 async def test_paths_of_both_scopes(mcpctl: Mcpctl) -> None:

@@ -6,22 +6,16 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import signal
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import httpx2
 import pytest
-from mcp import Client
-from mcp.client.streamable_http import streamable_http_client
-from mcp_types import ToolListChangedNotification
 
 from mcpd.cli.main import main
 from mcpd.errors import ReadOnly
 from mcpd.runtime import bundled
 from tests.cli.script_files import HELLO, Watch, file, names, watching
-from tests.mcp_results import first_text
-from tests.rig import BIN, Rig
+from tests.rig import Rig
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -212,41 +206,10 @@ async def test_a_script_that_somebody_else_changed_is_not_overwritten_by_watchin
 
 @pytest.fixture(scope="module")
 def rig() -> Iterator[Rig]:
-    """A machine with mcpd and its bridge."""
+    """A machine with mcpd."""
     with Rig() as machine:
         machine.start_daemon()
-        machine.start_bridge()
         yield machine
-
-
-async def test_T8_1_clients_hear_of_an_edit_and_call_what_is_there_now(rig: Rig, tmp_path: Path) -> None:
-    script, pipe, heard = file(tmp_path, "a.py"), asyncio.subprocess.PIPE, asyncio.Event()
-
-    async def hear(message: object) -> None:
-        if isinstance(message, ToolListChangedNotification):
-            heard.set()
-
-    process = await asyncio.create_subprocess_exec(
-        BIN / "mcpctl", "--user", "script", "add", "--watch", script, env=rig.environ, stdout=pipe
-    )
-    watch = Watch(process)
-    try:
-        for _ in range(3):
-            await watch.line()
-        async with httpx2.AsyncClient(headers={"Authorization": f"Bearer {rig.token}"}, timeout=PATIENCE) as http:
-            transport = streamable_http_client(f"{rig.url}/mcp/a", http_client=http)
-            async with Client(transport, mode="legacy", message_handler=hear) as client:
-                assert [tool.name for tool in (await client.list_tools()).tools] == ["hello"]
-                script.write_text(HELLO.replace("hello(", "greet(").replace('"hello"', '"good day"'))
-                assert await watch.line() == "a: updated"
-                await asyncio.wait_for(heard.wait(), PATIENCE)
-                assert [tool.name for tool in (await client.list_tools()).tools] == ["greet"]
-                assert first_text(await client.call_tool("greet", {})) == "good day"
-    finally:
-        process.send_signal(signal.SIGINT)
-        await process.communicate()
-    assert (await asyncio.to_thread(rig.mcpctl, "script", "remove", "a")).returncode == 0
-    assert (await asyncio.to_thread(rig.mcpctl, "tools", "a")).returncode == 4
 
 
 def test_the_next_script_of_the_name_gets_nothing_of_the_last(rig: Rig, tmp_path: Path) -> None:

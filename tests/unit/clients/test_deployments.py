@@ -109,15 +109,6 @@ def test_directories_that_somebody_uses_stay(user: User) -> None:
     assert [path.name for path in user.file().parent.iterdir()] == ["theirs"]
 
 
-def test_directories_are_made_below_the_home_only(user: User, tmp_path: Path) -> None:
-    path = tmp_path / "elsewhere/deep/mcp.json"
-    with pytest.raises(InvalidConfig, match=r"there is no directory .*elsewhere/deep"):
-        user.deploy({"github": ENTRY}, file=path)
-    path.parent.mkdir(parents=True)
-    user.deploy({"github": ENTRY}, file=path)
-    assert json.loads(path.read_bytes()) == {"mcpServers": {"github": ENTRY}}
-
-
 def test_what_is_there_by_hand_is_never_overwritten_unasked(user: User) -> None:
     path = user.servers(github=BY_HAND)
     before = path.read_bytes()
@@ -261,17 +252,6 @@ def test_a_symlink_is_refused_and_stays(user: User) -> None:
     user.deploy({"github": ENTRY}, file=real)
     assert user.file().is_symlink()
     assert user.read() == {"github": ENTRY}
-
-
-def test_a_file_that_became_a_symlink_is_refused(user: User) -> None:
-    path = user.servers()
-    plan = user.deployments.plan(family(), path, {"github": ENTRY})
-    path.rename(path.with_name("real"))
-    path.symlink_to("real")
-    with pytest.raises(InvalidConfig, match="a symlink"):
-        user.deployments.apply(plan, ABOUT)
-    assert path.is_symlink()
-    assert user.deployments.history("cursor") == []
 
 
 def test_a_broken_file_is_refused_and_stays(user: User) -> None:

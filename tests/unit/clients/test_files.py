@@ -152,20 +152,14 @@ def test_a_missing_file_is_no_fault(tmp_path: Path, name: str) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_symlink_is_refused_and_says_where_it_leads(tmp_path: Path, file: Path) -> None:
+@pytest.mark.parametrize("target", ["client.json", "nowhere"])
+def test_a_symlink_is_refused_and_says_where_it_leads(tmp_path: Path, file: Path, target: str) -> None:
     link = tmp_path / "link.json"
-    link.symlink_to(file.name)
-    with pytest.raises(InvalidConfig, match=rf"link.json: a symlink.*--file {file}"):
+    link.symlink_to(target)
+    with pytest.raises(InvalidConfig, match=rf"link.json: a symlink.*--file {tmp_path / target}"):
         snapshot(link)
     assert link.is_symlink()
     assert file.read_bytes() == b"old"
-
-
-def test_a_symlink_that_leads_nowhere_is_refused(tmp_path: Path) -> None:
-    link = tmp_path / "link.json"
-    link.symlink_to("nowhere")
-    with pytest.raises(InvalidConfig, match="a symlink"):
-        snapshot(link)
 
 
 def test_a_directory_may_be_a_symlink(tmp_path: Path) -> None:
@@ -179,30 +173,21 @@ def test_a_directory_may_be_a_symlink(tmp_path: Path) -> None:
     assert (tmp_path / "dotfiles/client.json").read_bytes() == b"new"
 
 
+@pytest.mark.parametrize("name", ["fifo", "socket", "directory", "/dev/zero"])
+def test_what_is_no_file_is_refused_at_once(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    os.mkfifo("fifo")
+    Path("directory").mkdir()
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind("socket")
+        with pytest.raises(InvalidConfig, match="not a regular file"):
+            snapshot(tmp_path / name)
+
+
 def test_a_file_of_several_names_is_refused(tmp_path: Path, file: Path) -> None:
     (tmp_path / "other").hardlink_to(file)
     with pytest.raises(InvalidConfig, match=r"has 2 hard links.*make it a file of its own"):
         snapshot(file)
-
-
-def test_a_fifo_is_refused_at_once(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "client.json")
-    with pytest.raises(InvalidConfig, match="not a regular file"):
-        snapshot(tmp_path / "client.json")
-
-
-def test_a_directory_and_a_socket_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    with socket.socket(socket.AF_UNIX) as server:
-        server.bind("socket")
-        for name in ("socket", "."):
-            with pytest.raises(InvalidConfig, match="not a regular file"):
-                snapshot(tmp_path / name if name != "." else tmp_path)
-
-
-def test_a_device_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InvalidConfig, match="not a regular file"):
-        snapshot(tmp_path.__class__("/dev/zero"))
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to give a file away")
@@ -224,12 +209,6 @@ def test_a_file_that_may_not_be_read_says_so(file: Path) -> None:
     file.chmod(0)
     with ordinary(), pytest.raises(ReadOnly, match=r"client.json: Permission denied"):
         snapshot(file)
-
-
-@pytest.mark.parametrize("name", ["", "..", "a\0b"], ids=["empty", "parent", "nul"])
-def test_what_is_no_file_name_is_refused(tmp_path: Path, name: str) -> None:
-    with pytest.raises(InvalidArgument, match="not a valid file name"):
-        snapshot(tmp_path.__class__(name))
 
 
 def test_a_file_below_a_file_is_a_fault(file: Path) -> None:

@@ -367,13 +367,6 @@ def test_star_crosses_slashes_and_matching_hostile_names_comes_to_an_end(paths: 
     ]
 
 
-def broken_rules(paths: Paths, text: str, value: dict[str, Any]) -> list[tuple[str, str, str]]:
-    """Rule, server and value of the violations of *value* where the administrator's policy is *text*."""
-    paths.system.policy.write_text(text)
-    found = Policy.load(paths, Scope.SYSTEM).check(value, {})
-    return [(each.rule, each.server_id, each.value) for each in found]
-
-
 @pytest.mark.parametrize(
     ("rules", "is_broken"),
     [
@@ -386,7 +379,7 @@ def broken_rules(paths: Paths, text: str, value: dict[str, Any]) -> list[tuple[s
     ],
 )
 def test_a_URL_is_no_command_and_needs_a_source_that_allows_it(paths: Paths, rules: str, *, is_broken: bool) -> None:
-    found = broken_rules(paths, rules, payload(a={"type": "http", "url": "https://x.y/z"}))
+    found = broken(paths, rules, payload(a={"type": "http", "url": "https://x.y/z"}))
     assert found == ([("commands.allowed", "a", "url:https://x.y/z")] if is_broken else [])
 
 
@@ -421,22 +414,19 @@ def test_an_allowed_mcpctl_may_run_an_installed_server_and_do_nothing_else(
 ) -> None:
     entry = {"command": command, "args": ["run", "a"], "env": {"GITHUB_TOKEN": "${GITHUB_TOKEN}"}}
     text = "[commands]\nallowed = ['mcpctl', '/usr/bin/mcpctl']\n"
-    assert broken_rules(paths, text, payload(x=entry)) == []
-    assert broken_rules(paths, text, payload(x={**entry, **more})) == [("commands.allowed", "x", command)]
-    assert (
-        broken_rules(paths, "[commands]\nforbidden = ['npx']\n", payload(x={**entry, **more, "args": ["run", "a"]}))
-        == []
-    )
+    assert broken(paths, text, payload(x=entry)) == []
+    assert broken(paths, text, payload(x={**entry, **more})) == [("commands.allowed", "x", command)]
+    assert broken(paths, "[commands]\nforbidden = ['npx']\n", payload(x={**entry, **more, "args": ["run", "a"]})) == []
 
 
 @pytest.mark.parametrize("variable", ["PATH", "LD_PRELOAD", "GCONV_PATH", "GLIBC_TUNABLES"])
 def test_an_allowed_command_is_no_other_program_by_its_environment(paths: Paths, variable: str) -> None:
     text = "[commands]\nallowed = ['npx', '/opt/*']\n"
     value = payload(x={**NPX, "env": {variable: "/tmp/x"}})
-    assert broken_rules(paths, text, value) == [("commands.allowed", "x", "npx")]
-    assert broken_rules(paths, text, payload(x={**NPX, "env": {variable: f"${{{variable}}}"}})) == []
-    assert broken_rules(paths, text, payload(x={"command": "/opt/x", "args": [], "env": {"PATH": "/tmp/x"}})) == []
-    assert broken_rules(paths, text, payload(x={**NPX, "env": {"PYTHONUNBUFFERED": "1"}})) == []
+    assert broken(paths, text, value) == [("commands.allowed", "x", "npx")]
+    assert broken(paths, text, payload(x={**NPX, "env": {variable: f"${{{variable}}}"}})) == []
+    assert broken(paths, text, payload(x={"command": "/opt/x", "args": [], "env": {"PATH": "/tmp/x"}})) == []
+    assert broken(paths, text, payload(x={**NPX, "env": {"PYTHONUNBUFFERED": "1"}})) == []
 
 
 BRIDGE = "http://127.0.0.1:7412/mcp/bad"
@@ -459,14 +449,12 @@ SPELLINGS = [
 @pytest.mark.parametrize("url", SPELLINGS, ids=ascii)
 def test_a_forbidden_server_is_found_behind_every_spelling_of_the_bridge(paths: Paths, url: str) -> None:
     value = payload(x={"type": "http", "url": url})
-    assert broken_rules(paths, '[servers]\nforbidden = ["bad"]\n', value) == [("servers.forbidden", "x", "bad")]
+    assert broken(paths, '[servers]\nforbidden = ["bad"]\n', value) == [("servers.forbidden", "x", "bad")]
 
 
 def test_a_program_between_does_not_hide_the_bridge(paths: Paths) -> None:
     entry = {"command": "npx", "args": ["-y", "mcp-remote", "--url=http://127.1:7412/mcp/bad"]}
-    assert broken_rules(paths, '[servers]\nforbidden = ["bad"]\n', payload(x=entry)) == [
-        ("servers.forbidden", "x", "bad")
-    ]
+    assert broken(paths, '[servers]\nforbidden = ["bad"]\n', payload(x=entry)) == [("servers.forbidden", "x", "bad")]
 
 
 DOUBTS: list[Any] = [
@@ -500,10 +488,10 @@ def test_what_cannot_be_told_is_against_every_rule_on_servers_commands_and_sourc
     value = payload(x=entry)
     for table in ("servers", "commands", "sources"):
         for rule, glob in (("forbidden", "other"), ("allowed", "x")):
-            found = broken_rules(paths, f"[{table}]\n{rule} = ['{glob}']\n", value)
+            found = broken(paths, f"[{table}]\n{rule} = ['{glob}']\n", value)
             assert [(each[0], each[1]) for each in found] == [(f"{table}.{rule}", "x")]
-        assert broken_rules(paths, f"[{table}]\nallowed = ['*']\n", value) == []
-    assert broken_rules(paths, "[permissions]\nforbidden = ['network']\n", value) == []
+        assert broken(paths, f"[{table}]\nallowed = ['*']\n", value) == []
+    assert broken(paths, "[permissions]\nforbidden = ['network']\n", value) == []
 
 
 def test_the_placeholder_of_the_client_alone_is_what_it_fills_in(paths: Paths) -> None:
