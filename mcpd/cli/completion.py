@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
@@ -171,17 +172,17 @@ async def _own_sources(bus: Client, _args: argparse.Namespace, _prefix: str) -> 
     }
 
 
-async def _trusted_keys(bus: Client, _args: argparse.Namespace, _prefix: str) -> Candidates:
-    return {key["name"]: key.get("fingerprint", "") for key in await bus.manager.call("ListKeys")}
-
-
-async def _own_trusted_keys(bus: Client, _args: argparse.Namespace, _prefix: str) -> Candidates:
+async def _trusted_keys(
+    bus: Client, _args: argparse.Namespace, _prefix: str, *, with_read_only: bool = True
+) -> Candidates:
     return {
-        key["name"]: key.get("fingerprint", "") for key in await bus.manager.call("ListKeys") if not key["read-only"]
+        key["name"]: key.get("fingerprint", "")
+        for key in await bus.manager.call("ListKeys")
+        if with_read_only or not key["read-only"]
     }
 
 
-async def _keys(bus: Client, args: argparse.Namespace, *, sensitive: bool) -> Candidates:
+async def _keys(bus: Client, args: argparse.Namespace, _prefix: str, *, sensitive: bool) -> Candidates:
     """Return the properties of the server on the command line."""
     server, _path = await bus.manager.call("GetServer", "s", [args.id])
     return {
@@ -191,16 +192,8 @@ async def _keys(bus: Client, args: argparse.Namespace, *, sensitive: bool) -> Ca
     }
 
 
-async def _plain_keys(bus: Client, args: argparse.Namespace, _prefix: str) -> Candidates:
-    return await _keys(bus, args, sensitive=False)
-
-
-async def _assignments(bus: Client, args: argparse.Namespace, _prefix: str) -> Candidates:
-    return {f"{key}=": label for key, label in (await _keys(bus, args, sensitive=False)).items()}
-
-
-async def _secret_keys(bus: Client, args: argparse.Namespace, _prefix: str) -> Candidates:
-    return await _keys(bus, args, sensitive=True)
+async def _assignments(bus: Client, args: argparse.Namespace, prefix: str) -> Candidates:
+    return {f"{key}=": label for key, label in (await _keys(bus, args, prefix, sensitive=False)).items()}
 
 
 async def _nothing(_bus: Client, _args: argparse.Namespace, _prefix: str) -> Candidates:
@@ -324,11 +317,11 @@ _OFFERS: Final[dict[tuple[str, str], Callable[[Client, argparse.Namespace, str],
     ("approve", "id"): _pending,
     ("source add", "key"): _trusted_keys,
     ("source remove", "url"): _own_sources,
-    ("key remove", "name"): _own_trusted_keys,
-    ("config get", "key"): _plain_keys,
+    ("key remove", "name"): partial(_trusted_keys, with_read_only=False),
+    ("config get", "key"): partial(_keys, sensitive=False),
     ("config set", "pairs"): _assignments,
-    ("config unset", "keys"): _plain_keys,
-    ("secret set", "key"): _secret_keys,
-    ("secret unset", "key"): _secret_keys,
+    ("config unset", "keys"): partial(_keys, sensitive=False),
+    ("secret set", "key"): partial(_keys, sensitive=True),
+    ("secret unset", "key"): partial(_keys, sensitive=True),
 }
 """Completers that ask mcpd, in the same form as :data:`_LOCAL`."""

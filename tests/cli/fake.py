@@ -34,6 +34,14 @@ _DEFAULTS = {"pinned": False}
 """What a server has under keys that it does not have."""
 
 
+def need(kind: str, key: str, **more: object) -> dict[str, Any]:
+    """An item of the property ``Needs`` of a job."""
+    return {"kind": kind, "key": key, "label": "", "sensitive": False, "type": "", "description": "", **more}
+
+
+NETWORK = need("permission", "network")
+
+
 class Job:
     """A job of the fake: tests push its states."""
 

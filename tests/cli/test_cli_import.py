@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from mcpd.errors import AlreadyInstalled
+from tests.cli.fake import need
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -24,7 +25,7 @@ CLIENT = {
         "containers": {"command": "docker", "args": ["run", "x"]},
     }
 }
-NEED = {"kind": "config", "key": "GITHUB_TOKEN", "label": "", "sensitive": True, "type": "", "description": ""}
+NEED = need("config", "GITHUB_TOKEN", sensitive=True)
 SERVER_JSON = {
     "$schema": "https://static.modelcontextprotocol.io/schemas/2025-12-11/server.schema.json",
     "name": "com.example/time",

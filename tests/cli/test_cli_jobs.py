@@ -18,6 +18,7 @@ import pytest
 
 from mcpd.bus import codec
 from mcpd.errors import AlreadyInstalled, Busy, NotFound
+from tests.cli.fake import NETWORK, need
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,25 +28,9 @@ if TYPE_CHECKING:
     from tests.cli.conftest import Mcpctl
     from tests.cli.fake import FakeMcpd, Job
 
-KEY = {"kind": "config", "key": "api_key", "label": "API key", "sensitive": True, "type": "string", "description": ""}
-DIGITS = {
-    "kind": "config",
-    "key": "digits",
-    "label": "Digits",
-    "sensitive": False,
-    "type": "integer",
-    "description": "",
-}
-NETWORK = {"kind": "permission", "key": "network", "label": "", "sensitive": False, "type": "", "description": ""}
-
-UNCHECKED = {
-    "kind": "unchecked",
-    "key": "https://far.example/mcp",
-    "label": "",
-    "sensitive": False,
-    "type": "",
-    "description": "far did not answer within 30 s",
-}
+KEY = need("config", "api_key", label="API key", sensitive=True, type="string")
+DIGITS = need("config", "digits", label="Digits", type="integer")
+UNCHECKED = need("unchecked", "https://far.example/mcp", description="far did not answer within 30 s")
 
 
 async def test_install_from_the_catalog(mcpctl: Mcpctl, mcpd: FakeMcpd) -> None:

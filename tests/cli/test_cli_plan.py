@@ -12,6 +12,7 @@ import pytest
 from mcpd.bus import codec
 from mcpd.cli.plan_output import plan_lines
 from mcpd.errors import AlreadyInstalled
+from tests.cli.fake import NETWORK, need
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -19,8 +20,7 @@ if TYPE_CHECKING:
     from tests.cli.conftest import Ended, Mcpctl
     from tests.cli.fake import FakeMcpd, Job
 
-NETWORK = {"kind": "permission", "key": "network", "label": "", "sensitive": False, "type": "", "description": ""}
-UNVERIFIED = NETWORK | {"kind": "unverified", "key": "npm some-server", "label": "no trusted key vouches for it"}
+UNVERIFIED = need("unverified", "npm some-server", label="no trusted key vouches for it")
 PLAN: list[dict[str, Any]] = [
     {"kind": "source", "key": "some-server", "label": "npm", "version": "1.0"},
     {"kind": "size", "key": "3250586"},
@@ -197,7 +197,7 @@ async def test_what_was_shown_before_a_value_was_asked_for_is_not_shown_again(
     mcpctl: Mcpctl, mcpd: FakeMcpd, tmp_path: Path
 ) -> None:
     (tmp_path / "key").write_text("s3cret")
-    key = NETWORK | {"kind": "config", "key": "API_KEY", "label": "Key of the API", "sensitive": True}
+    key = need("config", "API_KEY", label="Key of the API", sensitive=True)
     early = [item for item in PLAN if item["kind"] != "package"]
     later = [item for item in PLAN if item["kind"] != "setting"]
     mcpd.on_job = lambda job: job.enter("needs-config", plan=early, needs=[key])

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.cli.fake import NETWORK, need
+
 if TYPE_CHECKING:
     from pathlib import Path
 
     from tests.cli.conftest import Mcpctl
     from tests.cli.fake import FakeMcpd
-
-NETWORK = {"kind": "permission", "key": "network", "label": "", "sensitive": False, "type": "", "description": ""}
 
 
 @pytest.mark.parametrize(
@@ -83,7 +83,6 @@ async def test_arguments_go_to_the_program_of_the_package(
 async def test_a_package_is_given_what_it_needs(mcpctl: Mcpctl, mcpd: FakeMcpd, tmp_path: Path) -> None:
     (tmp_path / "key").write_text("s3cret\n")
     mcpd.servers["srv"] = {"id": "srv", "scope": "user"}
-    ask = {"kind": "config", "key": "API_KEY", "label": "API_KEY", "sensitive": True, "type": "string"}
     mcpd.on_job = lambda job: job.enter("needs-consent", needs=[NETWORK])
     process = await mcpctl.start(
         "install", "npm:srv", "--permission", "network", "--permission", "network", "--secret", "API_KEY",
@@ -93,7 +92,7 @@ async def test_a_package_is_given_what_it_needs(mcpctl: Mcpctl, mcpd: FakeMcpd, 
         await mcpd.job_started.wait()
     job = mcpd.jobs[0]
     assert [call[0] for call in await job.wait_call()] == ["Proceed"]
-    job.enter("needs-config", needs=[ask | {"description": ""}])
+    job.enter("needs-config", needs=[need("config", "API_KEY", label="API_KEY", sensitive=True, type="string")])
     assert [call[0] for call in await job.wait_call(2)] == ["Proceed", "SetSecret"]
     job.end()
     _, err = await process.communicate()
