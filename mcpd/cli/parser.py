@@ -219,14 +219,7 @@ class _Adder:
     def __call__(
         self, name: str, handler: str, summary: str, *, json: bool = False, aliases: Sequence[str] = ()
     ) -> argparse.ArgumentParser:
-        parser = self._commands.add_parser(
-            name,
-            aliases=list(aliases),
-            help=summary,
-            description=summary[0].upper() + summary[1:] + ".",
-            parents=[self._common],
-            allow_abbrev=False,
-        )
+        parser = self._add(name, summary, aliases)
         parser.set_defaults(handler=COMMANDS + handler, parser=parser)
         if json:
             parser.add_argument("--json", action="store_true", help="print JSON with the keys used on D-Bus")
@@ -234,16 +227,20 @@ class _Adder:
 
     def group(self, name: str, summary: str) -> _Adder:
         """Add a command with subcommands, e.g. ``mcpctl source``, and return the adder for these."""
-        parser = self._commands.add_parser(
+        parser = self._add(name, summary)
+        _add_early_json(parser)
+        inner = parser.add_subparsers(title="commands", dest="subcommand", metavar="COMMAND", required=True)
+        return _Adder(inner, self._common)
+
+    def _add(self, name: str, summary: str, aliases: Sequence[str] = ()) -> argparse.ArgumentParser:
+        return self._commands.add_parser(
             name,
+            aliases=list(aliases),
             help=summary,
             description=summary[0].upper() + summary[1:] + ".",
             parents=[self._common],
             allow_abbrev=False,
         )
-        _add_early_json(parser)
-        inner = parser.add_subparsers(title="commands", dest="subcommand", metavar="COMMAND", required=True)
-        return _Adder(inner, self._common)
 
 
 def _configuration(add: _Adder) -> None:
