@@ -15,7 +15,7 @@ from mcpd.clients.editing import at_path, same, walk
 from mcpd.clients.files import snapshot
 from mcpd.clients.secret_values import secret_in
 from mcpd.errors import InvalidArgument
-from mcpd.model import check_json, printable
+from mcpd.model import printable
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -342,10 +342,10 @@ def make(
 ) -> Plan:
     """Return the plan for *entries* in *file*, where mcpctl manages the entries *before* since the deployment *base*.
 
-    Raises :class:`~mcpd.errors.InvalidArgument` for what no file can contain and for names in *take_over* that are not
-    in *entries*, and the errors of :func:`~mcpd.clients.files.snapshot` and :func:`~mcpd.clients.editing.read`.
+    Raises :class:`~mcpd.errors.InvalidArgument` for names in *take_over* that are not in *entries*, and the errors of
+    :func:`~mcpd.clients.files.snapshot` and of :mod:`mcpd.clients.editing`.
     """
-    wanted = _checked(family, entries)
+    wanted = _named(family, entries)
     if unknown := sorted(set(take_over) - wanted.keys()):
         raise InvalidArgument(
             f"{printable(unknown[0])} cannot be taken over: the configuration has no server of that name"
@@ -390,13 +390,8 @@ def make(
     )
 
 
-def _checked(family: Family, entries: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
+def _named(family: Family, entries: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
     """Return *entries* as the file contains them: in a list, each has its name."""
-    wanted = dict(entries)
-    try:
-        check_json(wanted)
-    except ValueError as error:
-        raise InvalidArgument(f"the configuration for {family.name} cannot be written: {error}") from error
     if family.shape == "list":
-        return {name: {"name": name, **entry} if isinstance(entry, dict) else entry for name, entry in wanted.items()}
-    return wanted
+        return {name: {"name": name, **entry} if isinstance(entry, dict) else entry for name, entry in entries.items()}
+    return dict(entries)

@@ -262,13 +262,8 @@ def test_a_broken_file_is_refused_and_stays(user: User) -> None:
 
 
 def test_what_cannot_be_written_is_refused(user: User) -> None:
-    with pytest.raises(InvalidArgument, match="cannot be written"):
+    with pytest.raises(InvalidConfig, match="github: cannot be used"):
         user.deploy({"github": {"command": "a\0b"}})
-    deep: Any = []
-    for _ in range(100):
-        deep = [deep]
-    with pytest.raises(InvalidArgument, match="nested"):
-        user.deploy({"github": {"command": "a", "args": deep}})
     assert list(user.home.iterdir()) == []
 
 
