@@ -6,7 +6,6 @@ from __future__ import annotations
 import math
 from collections import Counter
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 from urllib.parse import parse_qs, unquote
 
@@ -17,6 +16,7 @@ from mcpd.bridge.exchange import Exchange
 from mcpd.bridge.http.negotiation import Refused, check_content_type, kinds_of_reply
 from mcpd.bridge.http.post import Post
 from mcpd.bridge.http.routing import server_of
+from mcpd.bridge.http.short_cache import short_cache
 from mcpd.bridge.modern import Modern
 from mcpd.bridge.observe.trace import REQUEST_ID, given_request_id, with_trace_in
 from mcpd.bridge.observe.watch import refuse_all
@@ -42,7 +42,7 @@ LOOK_AGAIN: Final = 0.05
 """Seconds for which a client is who it was found to be, on one connection; then tokens are looked at again."""
 
 
-@lru_cache(maxsize=256)
+@short_cache
 def target_of(url: bytes) -> tuple[str, str]:
     """The server that the request target *url* names, and the id of a stream of 2024-11-05; empty if there is none."""
     try:

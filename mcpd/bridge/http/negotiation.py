@@ -3,9 +3,9 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
 from typing import TYPE_CHECKING
 
+from mcpd.bridge.http.short_cache import short_cache
 from mcpd.errors import InvalidRequest
 
 if TYPE_CHECKING:
@@ -27,14 +27,14 @@ def not_allowed(method: str, allowed: str) -> Refused:
     return Refused(405, f"{method} is not allowed here, use {allowed}", ((b"allow", allowed.encode()),))
 
 
-@lru_cache(maxsize=256)
+@short_cache
 def check_content_type(kind: bytes) -> None:
     """Raise :class:`Refused` with 415 if a body of the Content-Type *kind* is no JSON."""
     if kind.split(b";")[0].strip().lower() != b"application/json":
         raise Refused(415, "send JSON-RPC with 'Content-Type: application/json'")
 
 
-@lru_cache(maxsize=256)
+@short_cache
 def kinds_of_reply(accept: bytes) -> tuple[bool, bool]:
     """Whether a client with that Accept header takes JSON, and whether events. Raises :class:`Refused` with 406."""
     ranges = accepted(accept)
@@ -46,7 +46,7 @@ def kinds_of_reply(accept: bytes) -> tuple[bool, bool]:
     return takes_json, takes_events
 
 
-@lru_cache(maxsize=256)
+@short_cache
 def accepted(accept: bytes) -> frozenset[str]:
     """The media ranges of an Accept header, without those that ``q=0`` rules out."""
     ranges = set()

@@ -4,8 +4,9 @@
 from __future__ import annotations
 
 import re
-from functools import lru_cache
 from typing import Final
+
+from mcpd.bridge.http.short_cache import short_cache
 
 RESERVED: Final = frozenset({"meta", "sse"})
 """Names below ``/mcp`` that are no servers."""
@@ -23,7 +24,7 @@ def stream_of(path: str) -> str:
     return server_of(path.removesuffix("/sse")) if path.endswith("/sse") else ""
 
 
-@lru_cache(maxsize=256)
+@short_cache
 def server_of(path: str) -> str:
     """The server whose endpoint the decoded *path* is; empty if it is none's."""
     if not path.startswith(_PREFIX):
