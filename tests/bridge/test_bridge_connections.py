@@ -3,16 +3,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 from contextlib import ExitStack, suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
+import uvicorn
+from uvicorn.server import ServerState
 
+from mcpd.bridge.http import connection as connections
+from mcpd.bridge.http.connection import MOST_HEADERS, SLICE, Connection
 from tests.bridge.bridge_harness import COMMAND, PATIENCE, Bridge, eventually
+from tests.bridge.fuzzing import rss
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
 HEAD = b"POST /mcp/s HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
@@ -78,3 +84,82 @@ def test_connections_leave_descriptors_for_servers(alone: Callable[..., Bridge])
         assert refused == 40 - 31
         assert bridge.fds() < 64
     eventually(lambda: bridge.http().get("/health").status_code == 200, "there is room again")
+
+
+def test_a_request_has_a_limited_number_of_headers(guarded: Bridge) -> None:
+    for count, status in ((MOST_HEADERS - 4, b"401"), (MOST_HEADERS + 1, b"400")):
+        with connect(guarded) as client:
+            headers = b"".join(b"X%d:\r\n" % number for number in range(count))
+            client.sendall((HEAD % 0)[:-2] + headers + b"\r\n")
+            assert client.recv(4096).startswith(b"HTTP/1.1 " + status)
+
+
+def test_long_headers_of_strangers_are_not_remembered(guarded: Bridge) -> None:
+    guarded.http().get("/health")
+    before = rss(guarded.pid)
+    for number in range(128):
+        kinds = b",".join(b"%x" % kind for kind in range(number, number + 12_000))
+        with connect(guarded) as client:
+            client.sendall(HEALTH[:-2] + b"Accept: " + kinds + b"\r\n\r\n")
+            assert reply(client).startswith(b"HTTP/1.1 200")
+    assert rss(guarded.pid) < before + (50 << 20)
+
+
+async def unread(parts: Sequence[bytes], requests: int) -> tuple[Connection, asyncio.Transport, socket.socket]:
+    """A connection, whose client sent *requests* and has read none of the replies, of *parts* each."""
+
+    async def reply_in_parts(_scope: object, _receive: object, send: Callable[..., Any]) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        for part in parts:
+            await send({"type": "http.response.body", "body": part, "more_body": True})
+        await send({"type": "http.response.body", "body": b""})
+
+    config = uvicorn.Config(
+        reply_in_parts, ws="none", lifespan="off", interface="asgi3", log_config=None, access_log=False
+    )
+    config.load()
+    client, server = socket.socketpair()
+    client.setblocking(False)
+    loop = asyncio.get_running_loop()
+    # Neither a POST to a server nor a limit on connections.
+    make = lambda: Connection(config, ServerState(), {}, loop, None, None)  # type: ignore[arg-type] # noqa: E731
+    transport, connection = await loop.connect_accepted_socket(make, server)
+    await loop.sock_sendall(client, HEALTH * requests)
+    async with asyncio.timeout(PATIENCE):
+        while not connection.flow.write_paused:
+            await asyncio.sleep(0.01)
+    return connection, transport, client
+
+
+@pytest.mark.parametrize("parts", [[bytes(4 << 20)], [bytes(4 << 20), b"more"]], ids=["whole", "in-parts"])
+async def test_who_reads_no_reply_loses_the_connection(parts: list[bytes], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "KEEP_ALIVE", 0.1)
+    _, transport, client = await unread(parts, 3)
+    with client:
+        async with asyncio.timeout(PATIENCE):
+            while not transport.is_closing():
+                await asyncio.sleep(0.01)
+
+
+async def test_who_reads_a_reply_slowly_keeps_the_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "KEEP_ALIVE", 0.5)
+    _, transport, client = await unread([bytes(4 << 20)], 3)
+    loop, size = asyncio.get_running_loop(), 0
+    with client:
+        while size < 3 * (4 << 20):
+            size += len(await loop.sock_recv(client, 1 << 20))
+            await asyncio.sleep(0.1)
+        assert not transport.is_closing()
+        transport.close()
+
+
+async def test_what_waits_behind_an_unread_reply_is_not_parsed() -> None:
+    requests = 4 * SLICE // len(HEALTH)
+    connection, transport, client = await unread([bytes(1 << 20)], requests)
+    with client:
+        assert len(connection.pipeline) <= SLICE // len(HEALTH) + 1
+        loop, size = asyncio.get_running_loop(), 0
+        async with asyncio.timeout(PATIENCE):
+            while size < requests << 20:
+                size += len(await loop.sock_recv(client, 1 << 20))
+        transport.close()

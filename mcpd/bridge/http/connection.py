@@ -38,6 +38,10 @@ LINGER: Final = 3.0
 """Seconds in which the rest of a request may come that was answered already, so that its client reads the answer."""
 HEAD_LIMIT: Final = 65536
 """Bytes of a request's line and headers."""
+MOST_HEADERS: Final = 256
+"""Maximum number of headers of a request. Each takes much more memory than its bytes."""
+SLICE: Final = 16384
+"""Bytes parsed at once. The requests in them may wait for the one before them, and take 20 times as much memory."""
 _IS_STRICT: Final = needs_strictness()
 _CREDENTIALS: Final = struct.Struct("3i")
 
@@ -76,6 +80,10 @@ class Connection(HttpToolsProtocol):
         self._lingering: asyncio.TimerHandle | None = None
         self._in_head = False
         self._head_size = 0
+        self._header_count = 0
+        self._rest = b""
+        """Bytes that came after the requests in the pipeline; parsed when the last of these begins."""
+        self._reader_check: asyncio.TimerHandle | None = None
         self._unsent = 0
         self._unread: list[EventQueue] = []
         self._lost = False
@@ -110,29 +118,20 @@ class Connection(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         """Serve what has a head that is known; hold clients to the limits on any other, which uvicorn does not have."""
+        if self._rest:
+            self._rest += data
+            return
         known, before, head, is_between = self._known, self._cycle, self.head, self._is_between
         if known is not None and is_between and (body := known.body(data)) is not None:
             if self._endpoint.is_current(known.head):
                 self._serve(known, body)
                 return
             self._known = None
-        if self._framing is None:
-            self._parse(data)
-        else:
-            self._parse_strictly(self._framing, data)
+        self._parse(data)
         cycle = self._cycle
         if is_between and cycle is not None and cycle is not before and head is self.head:
             # Those who send other headers each time would only pay for it.
             self._known = cycle.learn(data)
-        if self._in_head:
-            # How much of the first piece belongs to requests before it, is not known.
-            self._head_size = 0 if self._head_size < 0 else self._head_size + len(data)
-            if self._head_size > HEAD_LIMIT:
-                self.send_400_response("The headers are too large.")
-            elif self._waiting_head is None:
-                self._waiting_head = self.loop.call_later(HEAD_TIMEOUT, self._no_head)
-        elif self._cycle is not None and self._cycle.more_body:
-            self._cycle.wait_for_body()
 
     @property
     def _is_between(self) -> bool:
@@ -150,18 +149,44 @@ class Connection(HttpToolsProtocol):
         cycle.serve(known.head, body)
 
     def _parse(self, data: bytes) -> None:
+        """Parse *data*, up to the slice with a request that has to wait for the one before it; keep the rest."""
+        position = 0
+        while position < len(data) and not self.transport.is_closing():
+            if self.pipeline:
+                self._rest = data[position:]
+                return
+            piece = data[position : position + SLICE]
+            position += len(piece)
+            if self._framing is None:
+                self._feed(piece)
+            else:
+                self._feed_strictly(self._framing, piece)
+            if self._in_head:
+                # How much of the first piece belongs to requests before it, is not known.
+                self._head_size = 0 if self._head_size < 0 else self._head_size + len(piece)
+                if self._head_size > HEAD_LIMIT:
+                    self.send_400_response("The headers are too large.")
+        if self.transport.is_closing():
+            return
+        if self._in_head:
+            if self._waiting_head is None:
+                self._waiting_head = self.loop.call_later(HEAD_TIMEOUT, self._no_head)
+        elif self._cycle is not None and self._cycle.more_body:
+            self._cycle.wait_for_body()
+
+    def _feed(self, piece: bytes) -> None:
         try:
-            self.parser.feed_data(data)
+            self.parser.feed_data(piece)
         except httptools.HttpParserError:
             self.send_400_response("Invalid HTTP request received.")
         except httptools.HttpParserUpgrade:
             # It was refused when its head was there.
             pass
 
-    def _parse_strictly(self, framing: Framing, data: bytes) -> None:
+    def _feed_strictly(self, framing: Framing, piece: bytes) -> None:
         try:
-            for piece in framing.split(data):
-                self._parse(piece)
+            for line in framing.split(piece):
+                self._feed(line)
                 if self.transport.is_closing():
                     return
         except Misframed as fault:
@@ -176,6 +201,7 @@ class Connection(HttpToolsProtocol):
         """A request begins. What ASGI needs of it is made only for it."""
         self._in_head = True
         self._head_size = -1
+        self._header_count = 0
         self.url = b""
         self.raw_headers.clear()
         self.repeated = frozenset()
@@ -183,6 +209,10 @@ class Connection(HttpToolsProtocol):
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """A header came."""
+        self._header_count += 1
+        if self._header_count > MOST_HEADERS:
+            # The parser makes an error of its own of it.
+            raise ValueError("too many headers")
         if name in self.raw_headers:
             self.repeated |= {name.lower()}
         self.raw_headers[name] = value
@@ -207,8 +237,10 @@ class Connection(HttpToolsProtocol):
         if self._idle is not None:
             self._idle.cancel()
             self._idle = None
+        self._rest = b""
         self._heard()
         self._end_lingering()
+        self._unwatch_reader()
         if self._cycle is not None:
             self._cycle.hang_up()
         if self._room is not None:
@@ -235,9 +267,16 @@ class Connection(HttpToolsProtocol):
         else:
             queue.release()
 
+    def pause_writing(self) -> None:
+        """The client does not read what is written."""
+        super().pause_writing()
+        self._unwatch_reader()
+        self._watch_reader()
+
     def resume_writing(self) -> None:
         """The client has read what was written."""
         super().resume_writing()
+        self._unwatch_reader()
         self._release()
         if self._is_behind:
             self._is_behind = False
@@ -322,6 +361,9 @@ class Connection(HttpToolsProtocol):
     def _go_on(self) -> None:
         """Serve what came meanwhile, and read on once nothing more of it waits."""
         following = self.pipeline.pop() if self.pipeline else None
+        if self._rest and not self.pipeline:
+            rest, self._rest = self._rest, b""
+            self._parse(rest)
         if self.flow.read_paused and not self.pipeline:
             # Earlier, more would come each time than is answered; later, the rest of the last one never.
             self.flow.resume_reading()
@@ -347,6 +389,23 @@ class Connection(HttpToolsProtocol):
         else:
             self._unsent = unsent
             self._idle = self.loop.call_later(left if left > 0 else KEEP_ALIVE, self.timeout_keep_alive_handler)
+
+    def _watch_reader(self) -> None:
+        self._unsent = self.transport.get_write_buffer_size()
+        self._reader_check = self.loop.call_later(KEEP_ALIVE, self._check_reader)
+
+    def _check_reader(self) -> None:
+        """Disconnect a client that has read nothing since the last check."""
+        self._reader_check = None
+        if self.transport.get_write_buffer_size() >= self._unsent:
+            self.transport.abort()
+        else:
+            self._watch_reader()
+
+    def _unwatch_reader(self) -> None:
+        if self._reader_check is not None:
+            self._reader_check.cancel()
+            self._reader_check = None
 
     def _end_lingering(self) -> None:
         if self._lingering is not None:

@@ -31,6 +31,9 @@ def _while_connected(send: Send, connection: Connection) -> Send:
     cycle = cast("RequestResponseCycle", cast("MethodType", send).__self__)
 
     async def send_on(event: Event) -> None:
+        if connection.flow.write_paused and not connection.transport.is_closing():
+            # Here, as the connection may break meanwhile.
+            await connection.flow.drain()
         cycle.disconnected = cycle.disconnected or connection.transport.is_closing()
         await send(event)
 
