@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import ssl
 from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,7 @@ from mcpd.bridge.http import connection as connections
 from mcpd.bridge.http.connection import MOST_HEADERS, SLICE, Connection
 from tests.bridge.bridge_harness import COMMAND, PATIENCE, Bridge, eventually
 from tests.bridge.fuzzing import rss
+from tests.bridge.test_pages_http import certificate
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -84,6 +86,27 @@ def test_connections_leave_descriptors_for_servers(alone: Callable[..., Bridge])
         assert refused == 40 - 31
         assert bridge.fds() < 64
     eventually(lambda: bridge.http().get("/health").status_code == 200, "there is room again")
+
+
+def test_connections_without_a_handshake_leave_descriptors_for_servers(
+    alone: Callable[..., Bridge], tmp_path: Path
+) -> None:
+    cert, key = certificate(tmp_path)
+    bridge = alone("--tls-cert", str(cert), "--tls-key", str(key), prefix=["prlimit", "--nofile=64:128"])
+    http = bridge.http(
+        base_url=bridge.url.replace("127.0.0.1", "localhost"), verify=ssl.create_default_context(cafile=str(cert))
+    )
+    before = bridge.fds()
+    host, port = bridge.url.removeprefix("https://").split(":")
+    with ExitStack() as stack:
+        clients = [stack.enter_context(socket.create_connection((host, int(port)), PATIENCE)) for _ in range(128)]
+        for client in clients:
+            # Those that have a place lose it when they do not begin the handshake in time.
+            with suppress(ConnectionResetError):
+                assert client.recv(1) == b""
+            assert bridge.fds() <= before + 128 // 4
+    eventually(lambda: bridge.fds() <= before, "there is room again")
+    assert http.get("/health").status_code == 200
 
 
 def test_a_request_has_a_limited_number_of_headers(guarded: Bridge) -> None:

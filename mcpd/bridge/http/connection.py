@@ -57,6 +57,8 @@ class Connection(HttpToolsProtocol):
         loop: asyncio.AbstractEventLoop,
         room: Room,
         endpoint: Endpoint,
+        *,
+        has_place: bool = False,
     ) -> None:
         self.raw_headers: dict[bytes, bytes] = {}
         """The headers of the newest request that was parsed, with names as they were sent."""
@@ -71,6 +73,8 @@ class Connection(HttpToolsProtocol):
         self.waiting: EventQueue | None = None
         """What the client waits for: the answer to a POST, or the stream of a session."""
         self._room: Room | None = room
+        self._has_place = has_place
+        """It has a place in the room already."""
         self._endpoint = endpoint
         self._cycle: Cycle | None = None
         """The newest request, if it is a POST to a server."""
@@ -110,7 +114,7 @@ class Connection(HttpToolsProtocol):
             self.peer = Peer(_CREDENTIALS.unpack(raw)[1])
         else:
             self.peer = Peer(None, self.client, self.server)
-        if self._room is not None and not self._room.enter(self.peer.uid):
+        if self._room is not None and not self._has_place and not self._room.enter(self.peer.uid):
             self._room = None
             transport.abort()
             return
@@ -243,13 +247,17 @@ class Connection(HttpToolsProtocol):
         self._unwatch_reader()
         if self._cycle is not None:
             self._cycle.hang_up()
-        if self._room is not None:
-            self._room.leave(self.peer.uid)
-            self._room = None
+        self.leave_room()
         if self.waiting is not None:
             self.waiting.hang_up()
             self.waiting = None
         self._let_go()
+
+    def leave_room(self) -> None:
+        """Give its place in the room back, if it has one."""
+        if self._room is not None:
+            self._room.leave(self.peer.uid)
+            self._room = None
 
     def _let_go(self) -> None:
         """Refer to nothing that refers to this: until the collector finds such circles, thousands may have come."""

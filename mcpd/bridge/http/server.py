@@ -20,7 +20,7 @@ from mcpd.bridge.http.app import Application
 from mcpd.bridge.http.connection import KEEP_ALIVE, Connection, ServerConnection
 from mcpd.bridge.http.listeners import CallsSocket, LineSocket
 from mcpd.bridge.http.room import Room, connection_limit
-from mcpd.bridge.http.tls import HANDSHAKE_TIMEOUT
+from mcpd.bridge.http.tls import TlsServer
 from mcpd.bridge.stdio.front import StdioFront
 from mcpd.errors import McpdError
 from mcpd.notify import notify, reloading, watchdog_interval
@@ -88,7 +88,7 @@ class Front:
         self._endpoint = endpoint
         self._listeners = list(listeners)
         self._certificate = certificate
-        self._servers: list[asyncio.Server] = []
+        self._servers: list[asyncio.Server | TlsServer] = []
         limit = connection_limit()
         self._rooms = {is_unix: Room(limit, max(limit // parts, 1)) for is_unix in (True, False)}
         self.state = ServerState()
@@ -122,14 +122,17 @@ class Front:
         start: Callable[..., Awaitable[asyncio.Server]] = loop.create_server
         if is_unix:
             start = partial(loop.create_unix_server, **_KEEP_FILE)
-        elif self._certificate is not None:
-            start = partial(start, ssl=self._certificate.context, ssl_handshake_timeout=HANDSHAKE_TIMEOUT)
+        room = self._rooms[is_unix]
         make: Callable[[], asyncio.BaseProtocol]
-        make = partial(Connection, self._config, self.state, {}, loop, self._rooms[is_unix], self._endpoint)
+        make = partial(Connection, self._config, self.state, {}, loop, room, self._endpoint)
         if isinstance(listener, LineSocket) and self.stdio is not None:
             make = self.stdio
         elif isinstance(listener, CallsSocket):
-            make = partial(ServerConnection, self._config, self.state, {}, loop, self._rooms[is_unix], self._endpoint)
+            make = partial(ServerConnection, self._config, self.state, {}, loop, room, self._endpoint)
+        elif not is_unix and self._certificate is not None:
+            in_room = partial(Connection, self._config, self.state, {}, loop, room, self._endpoint, has_place=True)
+            self._servers.append(TlsServer(in_room, listener.dup(), self._certificate.context, room))
+            return
         # Its own copy, as it closes that with itself.
         self._servers.append(await start(make, sock=listener.dup()))
 

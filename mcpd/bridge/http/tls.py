@@ -1,18 +1,29 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The certificate that TCP clients are shown, where one is configured."""
+"""HTTPS for TCP clients: the certificate, if one is configured, and the listener that uses it."""
 
 from __future__ import annotations
 
+import asyncio
+import errno
+import logging
 import ssl
 from typing import TYPE_CHECKING, Final
 
 from mcpd.errors import InvalidConfig, from_oserror
 
 if TYPE_CHECKING:
+    import socket
+    from collections.abc import Callable
     from pathlib import Path
+
+    from mcpd.bridge.http.connection import Connection
+    from mcpd.bridge.http.room import Room
+
+log = logging.getLogger(__name__)
 
 HANDSHAKE_TIMEOUT: Final = 5.0
 """Seconds in which a client must have come to terms."""
+_SHORTAGES: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 
 
 class Certificate:
@@ -50,3 +61,59 @@ def _context() -> ssl.SSLContext:
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.set_alpn_protocols(["http/1.1"])
     return context
+
+
+class TlsServer:
+    """Accept connections at *listener*, to be closed with this, and give each a protocol of *make* after its handshake.
+
+    asyncio's servers count no connection before its handshake, so that strangers could take all descriptors with
+    connections that never begin one. Here each has a place in *room* before.
+    """
+
+    def __init__(
+        self,
+        make: Callable[[], Connection],
+        listener: socket.socket,
+        context: ssl.SSLContext,
+        room: Room,
+    ) -> None:
+        self._make = make
+        self._listener = listener
+        self._context = context
+        self._room = room
+        self._loop = asyncio.get_running_loop()
+        self._tasks = {self._loop.create_task(self._accept())}
+
+    def close(self) -> None:
+        """Accept no more connections, and end those whose handshake is not complete."""
+        for task in self._tasks:
+            task.cancel()
+        self._listener.close()
+
+    async def _accept(self) -> None:
+        while True:
+            try:
+                client, _ = await self._loop.sock_accept(self._listener)
+            except OSError as error:
+                await asyncio.sleep(error.errno in _SHORTAGES)
+                continue
+            if self._room.enter(None):
+                task = self._loop.create_task(self._greet(client))
+                self._tasks.add(task)
+                task.add_done_callback(self._tasks.discard)
+            else:
+                client.close()
+
+    async def _greet(self, client: socket.socket) -> None:
+        client.setblocking(False)
+        connection, is_made = self._make(), False
+        try:
+            await self._loop.connect_accepted_socket(
+                lambda: connection, client, ssl=self._context, ssl_handshake_timeout=HANDSHAKE_TIMEOUT
+            )
+            is_made = True
+        except OSError as error:
+            log.debug("a TLS handshake failed: %s", error)
+        finally:
+            if not is_made:
+                connection.leave_room()
