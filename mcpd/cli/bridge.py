@@ -60,18 +60,18 @@ def ask(path: Path, method: str, target: str, *, system: bool) -> dict[str, Any]
         status, body = reply.status, json.loads(reply.read(LARGEST_ANSWER))
     except PermissionError as error:
         raise NotAuthorized(
-            f"only members of the group mcp may use {path}; an administrator adds you with: usermod -aG mcp USER; then "
+            f"only members of the group mcp may use {path}; an administrator can add you with: usermod -aG mcp USER; then "
             "log in again"
             if system
             else f"{path} belongs to another user"
         ) from error
     except (FileNotFoundError, ConnectionRefusedError) as error:
         raise ServiceUnavailable(
-            f"{whose} bridge does not listen at {path}; start it with: systemctl{scope} enable --now mcpd-bridge.socket"
-            f"{'' if system else ', or without systemd: mcpd-bridge --user'}"
+            f"{whose} bridge is not listening on {path}; start it with: systemctl{scope} enable --now"
+            f" mcpd-bridge.socket{'' if system else ', or without systemd: mcpd-bridge --user'}"
         ) from error
     except (OSError, http.client.HTTPException, ValueError) as error:
-        raise ServiceUnavailable(f"{whose} bridge at {path} gave an invalid answer: {error}") from error
+        raise ServiceUnavailable(f"{whose} bridge at {path} sent an invalid response: {error}") from error
     finally:
         connection.close()
     if status == 200 and isinstance(body, dict):
@@ -89,7 +89,7 @@ _ROOT: Final = 0
 
 @dataclass(frozen=True, slots=True)
 class ListenAddress:
-    """A TCP address that a bridge is configured to listen at."""
+    """A TCP address that a bridge is configured to listen on."""
 
     host: str
     port: int
@@ -110,11 +110,11 @@ class ListenAddress:
         uids = self.listeners()
         if strangers := uids - {self.owner}:
             return f"{self} belongs to {_names(strangers)}"
-        return f"nobody listens at {self}, where {UNIT} should" if self.by_unit and not uids else ""
+        return f"nothing is listening on {self}, where {UNIT} should" if self.by_unit and not uids else ""
 
 
 def listen_addresses(paths: Paths, scope: Scope) -> list[ListenAddress]:
-    """Return the addresses that the bridge of *scope* is configured to listen at, except for ephemeral ports."""
+    """Return the addresses that the bridge of *scope* is configured to listen on, except for ephemeral ports."""
     return [*_addresses_of_unit(_unit(scope), scope), *_addresses_of_settings(paths, scope)]
 
 
@@ -164,9 +164,9 @@ def base_url(paths: Paths) -> str:
     for address in found:
         if address.listeners() == {address.owner}:
             return f"{'https' if _settings(paths).tls_certificate else 'http'}://{address}"
-    faults = "; ".join(address.fault() or f"nobody listens at {address}" for address in found)
+    faults = "; ".join(address.fault() or f"nothing is listening on {address}" for address in found)
     raise ServiceUnavailable(
-        f"your bridge has no fixed URL: {faults or 'no port is configured'}. To give it a port of your own:"
+        f"your bridge has no fixed URL: {faults or 'no port is configured'}. To give it its own port:"
         f" systemctl --user stop mcpd-bridge.service; systemctl --user enable --now {UNIT}; without systemd, set"
         " [bridge] listen in mcpd.toml"
     )
@@ -187,10 +187,10 @@ def check_url(url: str) -> None:
         uids = listening(address, port)
         strangers = uids - {_ROOT, os.getuid()}
         if strangers or not uids:
-            who = f"{_names(strangers)} listens" if strangers else "nobody listens"
-            more = "" if len(addresses) == 1 else "; write 127.0.0.1 or [::1] instead of the name, which means both"
+            who = f"{_names(strangers)} is listening" if strangers else "nothing is listening"
+            more = "" if len(addresses) == 1 else "; use 127.0.0.1 or [::1] instead of the name, which resolves to both"
             raise Busy(
-                f"{url}: {who} at {address}, port {port}, and the client would send the bridge's token there{more}"
+                f"{url}: {who} on {address}, port {port}, and the client would send the bridge's token there{more}"
             )
 
 
@@ -213,7 +213,7 @@ def checks(paths: Paths, scope: Scope) -> Iterator[Check]:
     unit = _unit(scope)
     if unit and not unit.get("Listen"):
         yield Check(
-            name, "fail", f"{UNIT} does not listen: only uids of at most four digits have a port of their own",
+            name, "fail", f"{UNIT} is not listening: only uids of at most four digits have a port of their own",
             f"choose a port: {systemctl} edit {UNIT}",
         )  # fmt: skip
     for address in (*_addresses_of_unit(unit, scope), *_addresses_of_settings(paths, scope)):
@@ -228,10 +228,10 @@ def checks(paths: Paths, scope: Scope) -> Iterator[Check]:
             start = f"{systemctl} stop mcpd-bridge.service; {systemctl} restart {UNIT}"
             yield Check(name, "fail", f"{fault}, so another user can take it", f"run: {start}")
         elif address.by_unit:
-            yield Check(name, "ok", f"{address} is held by {UNIT}")
+            yield Check(name, "ok", f"{address} is reserved by {UNIT}")
         else:
             yield Check(
-                name, "warn", f"another user can take {address} of [bridge] listen while the bridge does not run",
+                name, "warn", f"another user can take {address} ([bridge] listen) while the bridge is not running",
                 f"use the unit instead: {systemctl} enable --now {UNIT}",
             )  # fmt: skip
 

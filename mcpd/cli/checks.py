@@ -308,7 +308,7 @@ def _users() -> Check:
         return Check("users", "fail", f"missing: {', '.join(missing)}", _SYSUSERS)
     root = [name for name in USERS if pwd.getpwnam(name).pw_uid == 0]
     if root:
-        return Check("users", "fail", f"has the uid of root: {', '.join(root)}", "give it a uid of its own")
+        return Check("users", "fail", f"has the uid of root: {', '.join(root)}", "assign it its own uid")
     return Check("users", "ok", ", ".join(USERS))
 
 
@@ -324,7 +324,7 @@ def _socket(path: Path, unit: str, owner: str, group: str, mode: int) -> Check:
     start = f"run 'systemctl enable --now {unit}'"
     state = next(iter(show([unit], ["ActiveState", "LoadState"], system=True)), {})
     if state.get("LoadState") == "masked":
-        return Check(unit, "warn", "masked, so it does not listen", f"run 'systemctl unmask {unit}'")
+        return Check(unit, "warn", "masked, so it is not listening", f"run 'systemctl unmask {unit}'")
     if state.get("ActiveState") not in {"active", None}:
         # The bridge is optional.
         bad: Result = "warn" if owner == "root" else "fail"
@@ -379,7 +379,7 @@ def _actions() -> Check:
             [program, "--verbose"], capture_output=True, text=True, timeout=_TIMEOUT, check=True, errors="replace"
         ).stdout
     except (OSError, subprocess.SubprocessError) as error:
-        return Check("polkit actions", "fail", f"polkit does not answer: {error}", "see 'systemctl status polkit'")
+        return Check("polkit actions", "fail", f"polkit is not responding: {error}", "see 'systemctl status polkit'")
     blocks = re.split(r"\n(?=\S+:\n)", listed.strip())
     known = {block.partition(":")[0]: block for block in blocks}
     missing = sorted(action for action in wanted if action not in known)
@@ -409,9 +409,12 @@ _BAD: Final[Mapping[str, tuple[Result, str]]] = {
         "trust its key with 'mcpctl key add' and run 'mcpctl refresh', or remove it with 'mcpctl source remove {url}'",
     ),
     "failed": ("fail", "retry with 'mcpctl refresh', or remove it with 'mcpctl source remove {url}'"),
-    "refused": ("warn", "the entries read before are used; to accept the new content, see the problem"),
-    "partly": ("warn", "of unread files the entries read before are used; retry with 'mcpctl refresh'"),
-    "offline": ("warn", "the entries read before are used; retry with 'mcpctl refresh'"),
+    "refused": ("warn", "the previously read entries are used; to accept the new content, see the problem"),
+    "partly": (
+        "warn",
+        "for files that could not be read, the previously read entries are used; retry with 'mcpctl refresh'",
+    ),
+    "offline": ("warn", "the previously read entries are used; retry with 'mcpctl refresh'"),
 }
 """Result and advice for each faulty state of a registry."""
 _UNUSED: Final = frozenset({"untrusted", "invalid"})
@@ -436,7 +439,7 @@ def source_checks(sources: Sequence[Mapping[str, Any]]) -> Iterator[Check]:
         if source["state"] in _BAD:
             result, advice = _BAD[source["state"]]
             if source["state"] == "refused" and not source.get("updated"):
-                result, advice = "fail", "none of its entries are known; the problem says what to do"
+                result, advice = "fail", "none of its entries are known; see the problem for what to do"
             problem = str(source.get("problem") or source["state"]).removeprefix(f"{place}: ")
             yield Check(
                 "registry", result, f"{place}: {problem}", advice.format(url=place, file=source.get("file", ""))

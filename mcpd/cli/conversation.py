@@ -57,7 +57,7 @@ async def conversation(
                     async with asyncio.timeout(_END_GRACE):
                         await server.wait()
     except Closed:
-        raise McpdError(f"{server_id} ended without an answer; 'mcpctl logs {server_id}' may say why") from None
+        raise McpdError(f"{server_id} exited without answering; 'mcpctl logs {server_id}' may show why") from None
     except ConnectionFault as fault:
         raise McpdError(f"{server_id} does not work: {fault}") from fault
     except TimeoutError:

@@ -151,7 +151,7 @@ def entry_checks(file: MapFile, known: Known | None, directories: Sequence[Path]
     With *directories* of contents, also check the contents and resources that entries name.
     """
     for line, key in doubled(file.text):
-        message = f"{file.origin}:{line}: duplicate key {printable(key)!r}; only the last one counts"
+        message = f"{file.origin}:{line}: duplicate key {printable(key)!r}; only the last one is used"
         yield Check(NAME, "warn", message, "merge them into one")
     makers = []
     for server_id, raw in file.data.items():
@@ -202,11 +202,11 @@ def _effect_checks(
     # Files of the system cannot know that a user replaced the script by a server.
     fields = script_fields(raw) if file.scope is Scope.USER or server.scope is Scope.SYSTEM else []
     if fields and not is_script:
-        message = f"{begin}no effect of {_listed(fields)}: {server_id} is an installed server, not a script"
+        message = f"{begin}ignoring {_listed(fields)}: {server_id} is an installed server, not a script"
         yield Check(NAME, "warn", message, "remove it; the manifest and 'mcpctl config' define how the server runs")
     elif fields and server.scope is not file.scope:
         place = known.paths.layout(server.scope).mcps_dir
-        message = f"{begin}no effect of {_listed(fields)}: {server_id} is a script of the system"
+        message = f"{begin}ignoring {_listed(fields)}: {server_id} is a system script"
         yield Check(NAME, "warn", message, f"move it to a file in {place}, or add a script with another name")
     if is_script:
         return
@@ -217,7 +217,7 @@ def _effect_checks(
     from mcpd.bridge.upstream.policy import without_tool  # 'mcpctl list' starts faster without
 
     if vain := without_tool(json.dumps(changes), tools):
-        message = f"{begin}no effect of {_listed(vain)}: {server_id} listed no such tool when it was installed"
+        message = f"{begin}ignoring {_listed(vain)}: {server_id} listed no such tool when it was installed"
         yield Check(NAME, "warn", message, f"'mcpctl tools {server_id}' lists its current tools")
 
 
@@ -243,7 +243,7 @@ def _resource_checks(file: MapFile, entry: McpsEntry, server_id: str, known: Kno
             yield Check(NAME, "fail", message, f'add "mcp:{other}" to the permissions of the entry')
         elif other not in known.ids:
             message = f"{begin}there is no server {other!r}"
-            yield Check(NAME, "warn", message, "install it, or name one that 'mcpctl list' shows")
+            yield Check(NAME, "warn", message, "install it, or use one that 'mcpctl list' shows")
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -31,12 +31,12 @@ HEADINGS: Final = {
     "connect clients": ("client", "import", "export", "open", "token"),
     "write your own": ("script", "mcps", "ensemble"),
     "registries and trust": ("source", "refresh", "key", "sign"),
-    "look into problems": ("doctor", "paths"),
+    "diagnose problems": ("doctor", "paths"),
 }
 """The commands under each heading of the help."""
 
 EPILOG: Final = """\
-exit status: 0 done, 1 failed, 2 wrong usage, 3 not authorized, 4 not found, 130 interrupted.
+exit status: 0 done, 1 failed, 2 usage error, 3 not authorized, 4 not found, 130 interrupted.
 environment: NO_COLOR disables colors, MCPCTL_DEBUG=1 prints the traceback of an internal error.
 """
 
@@ -151,7 +151,7 @@ def _add_common(parser: argparse.ArgumentParser, *, suppress: bool) -> None:
         action="store_true",
         dest="asks_user",
         default=argparse.SUPPRESS,
-        help="use your own servers (default for everybody else)",
+        help="use your own servers (default for everyone else)",
     )
     parser.add_argument(
         "--no-ask-password",

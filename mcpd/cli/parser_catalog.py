@@ -29,7 +29,7 @@ def add_catalog(add: _Adder) -> None:
     _source(search, "show only servers of this registry")
     search.add_argument("--installable", action="store_true", help="show only servers that can be installed here")
     search.add_argument("--installed", action="store_true", help="show only installed servers")
-    search.add_argument("--updatable", action="store_true", help="show only servers with an update")
+    search.add_argument("--updatable", action="store_true", help="show only servers with an available update")
     search.add_argument("--limit", type=positive, default=200, metavar="N", help="show at most N servers (200)")
     show = add("show", "servers:show", "show details of a server", json=True)
     add_id(show)
@@ -44,14 +44,14 @@ def add_changes(add: _Adder) -> None:
     remove.add_argument("--keep-config", action="store_true", help="keep the configuration, the secrets and the state")
     update = add("update", "update:update", "update servers", json=True)
     add_id(update, nargs="*")
-    update.add_argument("--check", action="store_true", help="list the servers with an update, and install nothing")
+    update.add_argument("--check", action="store_true", help="list available updates without installing them")
     add_consent(update)
     _versions(add)
-    add("refresh", "install:refresh", "read the registries again", json=True)
+    add("refresh", "install:refresh", "refresh the catalog from the registries", json=True)
 
 
 def _versions(add: _Adder) -> None:
-    rollback = add("rollback", "versions:rollback", "go back to an earlier generation of a server", json=True)
+    rollback = add("rollback", "versions:rollback", "roll a server back to an earlier generation", json=True)
     add_id(rollback)
     rollback.add_argument(
         "--to", type=positive, metavar="N", help="number of the generation, as 'mcpctl history' lists it (default: the "
@@ -64,11 +64,11 @@ def _versions(add: _Adder) -> None:
     verify = add("verify", "versions:verify", "compare installed files with the hashes recorded for them", json=True)
     add_id(verify, nargs="*")
     approve = add(
-        "approve", "versions:approve", "show how a pending update changes a server's tools, and use it", json=True
+        "approve", "versions:approve", "show how a pending update changes a server's tools, and activate it", json=True
     )
     add_id(approve)
     instead = approve.add_mutually_exclusive_group()
-    instead.add_argument("--dry-run", action="store_true", help="show the changes, and change nothing")
+    instead.add_argument("--dry-run", action="store_true", help="show the changes without activating the update")
     instead.add_argument("--drop", action="store_true", help="remove the pending update without asking")
     approve.add_argument("-y", "--yes", action="store_true", help="do not ask")
 
@@ -88,9 +88,9 @@ def _install(install: argparse.ArgumentParser) -> None:
         "the hash of another version",
     )
     install.add_argument("--sha256", type=sha256, metavar="DIGEST", help="required hash of a bundle or archive")
-    install.add_argument("--dry-run", action="store_true", help="show what would be installed, and install nothing")
+    install.add_argument("--dry-run", action="store_true", help="show what would be installed, without installing it")
     install.add_argument("--id", metavar="ID", help=f"id of the installed server {_NOT_FROM_CATALOG}")
-    install.add_argument("--command", dest="program", metavar="NAME", help="program of the package to start")
+    install.add_argument("--command", dest="program", metavar="NAME", help="program in the package to start")
     install.add_argument(
         "--arg",
         dest="arguments",
@@ -128,8 +128,7 @@ def _install(install: argparse.ArgumentParser) -> None:
     install.add_argument(
         "--run-as",
         choices=("user", "system"),
-        help="run as the user who starts it, or (only a server of the system) as mcp-server for everybody "
-        f"{_NOT_FROM_CATALOG}",
+        help=f"run as the user who starts it, or (system servers only) as mcp-server for everyone {_NOT_FROM_CATALOG}",
     )
     install.add_argument(
         "--set",

@@ -21,7 +21,7 @@ def add_clients(add: _Adder) -> None:
     The namespace of its commands has ``action`` ("module:function"), which ``handler`` calls, and ``needs``, the
     libraries of the bundled servers that the command imports (``nothing``, ``signatures`` or ``files``).
     """
-    client = add.group("client", "put the installed servers into the configuration files of MCP clients")
+    client = add.group("client", "add the installed servers to the configuration files of MCP clients")
     _reading(client)
     _drafts(client.group("draft", "edit the next configuration of a client"))
     _publishing(client)
@@ -88,7 +88,7 @@ def _drafts(draft: _Adder) -> None:
 
 def _publishing(client: _Adder) -> None:
     validate = _command(
-        client, "validate", "client_drafts:validate", "check the next configuration, also against the policy"
+        client, "validate", "client_drafts:validate", "check the next configuration, including against the policy"
     )
     _client(validate)
     _profile(validate)
@@ -113,9 +113,9 @@ def _publishing(client: _Adder) -> None:
 
 
 def _files(client: _Adder) -> None:
-    _command(client, "detect", "client_files:detect", "list the MCP clients that you have", needs="files")
+    _command(client, "detect", "client_files:detect", "list the MCP clients found on this machine", needs="files")
     deploy = _command(
-        client, "deploy", "client_files:deploy", "write a signed configuration into your client's file", needs="files"
+        client, "deploy", "client_files:deploy", "write a signed configuration to your client's file", needs="files"
     )
     _client(deploy)
     _profile(deploy)
@@ -130,7 +130,7 @@ def _files(client: _Adder) -> None:
     )
     first = deploy.add_mutually_exclusive_group()
     first.add_argument("--publish", action="store_true", help="publish first, as 'mcpctl client publish' does")
-    first.add_argument("--dry-run", action="store_true", help="show what would change, and change nothing")
+    first.add_argument("--dry-run", action="store_true", help="show what would change, without changing it")
     _message(deploy)
     deploy.add_argument("-y", "--yes", action="store_true", help="do not ask before changing the file")
     drift = _command(
@@ -138,7 +138,7 @@ def _files(client: _Adder) -> None:
     )
     _clients(drift, "id of the client (default: every client with a deployment)")
     _file(drift, "check only FILE (default: every file with a deployment)")
-    undo = _command(client, "undo", "client_files:undo", "undo the last deployment into a client's file", needs="files")
+    undo = _command(client, "undo", "client_files:undo", "undo the last deployment to a client's file", needs="files")
     _client(undo)
     _file(undo, "restore FILE (default: the file of the last deployment)")
     changed = undo.add_mutually_exclusive_group()
@@ -157,7 +157,10 @@ def _keys(keys: _Adder) -> None:
     _command(keys, "show", "client:show_keys", "list the keys, including retired ones that are still valid")
     _command(keys, "init", "client:initialize_keys", "create the first key, if there is none")
     _command(
-        keys, "rotate", "client:rotate_keys", "create a new key, sign again with it, and retire the old one in 30 days"
+        keys,
+        "rotate",
+        "client:rotate_keys",
+        "create a new key, re-sign everything with it, and retire the old one in 30 days",
     )
 
 

@@ -24,7 +24,7 @@ def add_ensembles(add: _Adder) -> None:
     The namespace of the commands that read files has ``action`` ("module:function"), which ``handler`` calls. All have
     ``project``, the project directory to look in first.
     """
-    ensemble = add.group("ensemble", "show and run ensembles of agents, and show their runs")
+    ensemble = add.group("ensemble", "run ensembles of agents, and show ensembles and runs")
     _reading(ensemble)
     _running(ensemble)
 
@@ -33,7 +33,9 @@ def _reading(ensemble: _Adder) -> None:
     _command(ensemble, "list", "ensemble:list_ensembles", "list the ensembles")
     show = _command(ensemble, "show", "ensemble:show", "show an ensemble and its agents")
     _name(show)
-    validate = _command(ensemble, "validate", "ensemble:validate", "check ensembles; exit with 1 if there is an error")
+    validate = _command(
+        ensemble, "validate", "ensemble:validate", "check ensembles; exit with status 1 if there are errors"
+    )
     validate.add_argument(
         "ensembles",
         metavar="NAME|FILE",
@@ -72,11 +74,13 @@ def _running(ensemble: _Adder) -> None:
             "--timeout",
             type=seconds,
             metavar="SECONDS",
-            help="cancel the run after SECONDS, and give up if starting the server takes longer than that",
+            help="cancel the run after SECONDS; also the time limit for starting the server",
         )
         output = command.add_mutually_exclusive_group()
         output.add_argument("-q", "--quiet", action="store_true", help="print only the result and errors")
-        output.add_argument("-v", "--verbose", action="store_true", help="also print each agent's response as it comes")
+        output.add_argument(
+            "-v", "--verbose", action="store_true", help="also print each agent's response as it arrives"
+        )
         _common(command, "print the whole result as JSON")
 
 

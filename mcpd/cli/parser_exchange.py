@@ -13,15 +13,15 @@ if TYPE_CHECKING:
 
 def add_exchange(add: _Adder) -> None:
     """Add ``mcpctl import`` and ``mcpctl export``."""
-    importer = add("import", "import_:import_file", "install the servers in a file of another program")
+    importer = add("import", "import_:import_file", "install the servers in another program's file")
     importer.add_argument(
         "file",
         metavar="FILE",
-        help="configuration of an MCP client (JSON, TOML or YAML), registry, page of the official registry, or "
+        help="MCP client configuration (JSON, TOML or YAML), registry, page of the official registry, or "
         "server.json (-: standard input)",
     )
     importer.add_argument("names", metavar="NAME", nargs="*", help="names in FILE, or ids (default: all its servers)")
-    importer.add_argument("--dry-run", action="store_true", help="show what would be installed, and install nothing")
+    importer.add_argument("--dry-run", action="store_true", help="show what would be installed, without installing it")
     add_consent(importer)
     importer.add_argument("--json", action="store_true", help="print JSON")
     exporter = add("export", "export:export", "export installed servers as registry entries")
@@ -39,5 +39,5 @@ def add_exchange(add: _Adder) -> None:
         "-o",
         "--output",
         metavar="FILE|DIR",
-        help="write to FILE (default: standard output), or several server.json to the existing directory DIR",
+        help="write to FILE (default: standard output), or several server.json files to the existing directory DIR",
     )

@@ -36,7 +36,9 @@ def _sources(source: _Adder) -> None:
         "--name", metavar="NAME", help="name of its settings file; required with --type, --signature and --key"
     )
     new.add_argument(
-        "--type", choices=("registry", "official", "directory"), help="kind of the registry (default: by its URL)"
+        "--type",
+        choices=("registry", "official", "directory"),
+        help="type of registry (default: determined by its URL)",
     )
     new.add_argument(
         "--signature",
@@ -57,6 +59,6 @@ def _keys(key: _Adder) -> None:
     key("remove", "keys:remove_key", "stop trusting a key").add_argument(
         "name", metavar="NAME", help="name of the key, as 'mcpctl key list' shows it"
     )
-    key("new", "keys:new", "create a key to sign with").add_argument(
+    key("new", "keys:new", "create a signing key").add_argument(
         "file", metavar="FILE", help="file for the private key; the public key is written to FILE.pub"
     )

@@ -21,7 +21,7 @@ def described(permission: str) -> str:
 
     words, fault = explain(permission)
     if fault:
-        words = f"{fault}: the server is not started"
+        words = f"{fault}: the server will not be started"
     return f"{permission}  ({words or 'a remark, grants nothing'})"
 
 
@@ -43,7 +43,7 @@ def check(permissions: Iterable[str]) -> None:
     for permission in permissions:
         words, fault = explain(permission)
         if not words:
-            reason = fault if fault.startswith("never") else f"not a permission; there are {KNOWN}"
+            reason = fault if fault.startswith("never") else f"not a permission; known permissions: {KNOWN}"
             raise InvalidArgument(f"--permission {permission[:200]!r}: {reason}")
 
 

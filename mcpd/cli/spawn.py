@@ -92,7 +92,7 @@ def _check(line: bytes, server_id: str) -> None:
         fault = answer["error"]
         error = from_dbus(str(fault["name"]), str(fault["message"]))
     except (ValueError, AttributeError, KeyError, TypeError):
-        error = ServiceUnavailable(f"the bridge ended the connection to server {server_id}; see its log")
+        error = ServiceUnavailable(f"the bridge closed the connection to server {server_id}; see its log")
     raise error
 
 
@@ -230,7 +230,7 @@ class Spawned:
         try:
             await asyncio.wait([bus_lost, mcpd_left], return_when=asyncio.FIRST_COMPLETED)
             if bus_lost.done():
-                raise ServiceUnavailable("the connection to the message bus is lost, and the server with it")
+                raise ServiceUnavailable("the connection to the message bus was lost, so the server was stopped")
         finally:
             unsubscribe()
             bus_lost.cancel()

@@ -203,11 +203,11 @@ def _plain_target(target: str, options: ManifestOptions) -> Target:
     if "/" in target or target in {".", "..", "~"} or (target.endswith(".json") and path.is_file()):
         return _path(path.resolve(), options)
     if "==" in target:
-        raise InvalidArgument(f"{target!r} is not an id; for a package of PyPI write pypi:{target}")
+        raise InvalidArgument(f"{target!r} is not an id; for a package from PyPI, use pypi:{target}")
     if options != ManifestOptions():
         raise InvalidArgument(
-            f"{target!r} is an id of the catalog, and its entry defines how the server is installed; "
-            "leave out --id, --command, --arg, --permission, --secret, --env and --run-as"
+            f"{target!r} is an id from the catalog, and its entry defines how the server is installed; "
+            "omit --id, --command, --arg, --permission, --secret, --env and --run-as"
         )
     return Target(target)
 
@@ -219,14 +219,14 @@ def _archive(target: str, options: ManifestOptions) -> Target | None:
     bundle = is_bundle(path.name)
     if bundle and replace(options, id="", sha256="") != ManifestOptions():
         raise InvalidArgument(
-            f"{target!r} is a bundle, and its manifest defines how the server is started; leave out --command, "
+            f"{target!r} is a bundle, and its manifest defines how the server is started; omit --command, "
             "--arg, --permission, --secret, --env and --run-as"
         )
     if url:
         source = remote_source(target, options.sha256)
     elif (bundle or is_archive(path.name)) and ("/" in target or path.is_file()):
         if bundle and options.id:
-            raise InvalidArgument(f"{target!r} is a bundle, which has an id of its own; leave out --id")
+            raise InvalidArgument(f"{target!r} is a bundle, which has its own id; omit --id")
         if bundle:
             return Target(bundle=path)
         source = local_source(path.resolve(), options.sha256)
@@ -242,9 +242,9 @@ def _archive(target: str, options: ManifestOptions) -> Target | None:
 
 def _not_a_target(target: str, scheme: str, rest: str) -> str:
     if scheme.lower() == "file":
-        return f"{target!r} is a URL; write the path of the directory, {rest!r}, or git+{target} for a git repository"
+        return f"{target!r} is a URL; use the path of the directory, {rest!r}, or git+{target} for a git repository"
     return (
-        f"{target!r} is a URL; write git+{target} for a git repository, or the path of a directory with the server. "
+        f"{target!r} is a URL; use git+{target} for a git repository, or the path of a directory with the server. "
         "'mcpctl source add URL' adds a registry"
     )
 
@@ -278,7 +278,7 @@ def _secret(key: str) -> dict[str, Any]:
 def _package(index: PackageIndex, spec: str, options: ManifestOptions) -> Target:
     name, version = index.split(spec) or ("", "")
     if not name or (version and not index.is_version(version)):
-        raise InvalidArgument(f"'{index.type}:{spec}' is not a package; write {index.type}:NAME or {index.form('')}")
+        raise InvalidArgument(f"'{index.type}:{spec}' is not a package; use {index.type}:NAME or {index.form('')}")
     source = {"type": str(index.type), "package": name} | ({"version": version} if version else {})
     if options.arguments and not options.program:
         # The package's own program, written as in the entries of registries.
@@ -292,9 +292,9 @@ def _git(target: str, options: ManifestOptions) -> Target:
     if not found:
         path, rev = parts.path, ""
     if not parts.scheme or not path.strip("/"):
-        raise InvalidArgument(f"{target!r} is not a repository; write git+URL, git+URL@REV or git+URL@REV#PATH")
+        raise InvalidArgument(f"{target!r} is not a repository; use git+URL, git+URL@REV or git+URL@REV#PATH")
     if parts.scheme == "file" and not Path(unquote(path)).is_dir():
-        raise InvalidArgument(f"{target!r}: there is no directory {unquote(path)!r} with a git repository")
+        raise InvalidArgument(f"{target!r}: {unquote(path)!r} is not a directory with a git repository")
     source = {"type": "git", "url": urlunsplit((parts.scheme, parts.netloc, path, parts.query, ""))}
     source |= {key: value for key, value in (("rev", rev), ("path", parts.fragment)) if value}
     name = (parts.fragment or path).rstrip("/").rpartition("/")[2].removesuffix(".git")
@@ -305,7 +305,7 @@ def _path(path: Path, options: ManifestOptions) -> Target:
     if path.is_file():
         return _file(path, options)
     if not path.is_dir():
-        raise InvalidArgument(f"{str(path)!r}: no such file or directory; to install from the catalog, give an id")
+        raise InvalidArgument(f"{str(path)!r}: no such file or directory; to install from the catalog, specify an id")
     if (path / "manifest.json").is_file():
         return _file(path / "manifest.json", options)
     if (path / "pyproject.toml").is_file():
@@ -315,7 +315,7 @@ def _path(path: Path, options: ManifestOptions) -> Target:
     elif options.program:
         project = {}
     else:
-        raise InvalidArgument(f"{str(path)!r} does not define a program; name one with --command")
+        raise InvalidArgument(f"{str(path)!r} does not define a program; specify one with --command")
     return _manifest(
         str(project.get("name") or path.name),
         options,
@@ -361,7 +361,9 @@ def _refuse_many(path: Path, document: Mapping[str, Any]) -> None:
             f"file://{path}' adds them to the catalog"
         )
     if "mcpServers" in document:
-        raise InvalidArgument(f"{str(path)!r} is the file of a client; 'mcpctl import {path}' installs its servers")
+        raise InvalidArgument(
+            f"{str(path)!r} is a client's configuration file; 'mcpctl import {path}' installs its servers"
+        )
 
 
 def _names_directory(manifest: Mapping[str, Any], options: ManifestOptions) -> bool:
@@ -393,7 +395,7 @@ def _parsed(path: Path, data: bytes) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         if path.suffix not in {".json", ".toml"}:
             raise InvalidManifest(
-                f"{path}: not a manifest or registry entry in JSON; to install a program, give its directory: "
+                f"{path}: not a manifest or registry entry in JSON; to install a program, specify its directory: "
                 f"mcpctl install {path.parent} --command PROGRAM --arg {path.name}"
             ) from error
         raise InvalidManifest(f"{path}: not {path.suffix[1:].upper()}: {error}") from error
@@ -416,7 +418,7 @@ def _manifest(
         "source": source,
     }
     if options.arguments and not options.program:
-        raise InvalidArgument("--arg needs --command")
+        raise InvalidArgument("--arg requires --command")
     if options.program:
         manifest["transports"] = [_stdio(options.program, options.arguments)]
     return Target(manifest=manifest)

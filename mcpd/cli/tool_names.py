@@ -78,5 +78,5 @@ def refusal(family: Family, name: str, tools: Iterable[str]) -> str:
     what = "the name of 1 tool" if len(refused) == 1 else f"the names of {len(refused)} tools"
     rules = family.tools
     if rules is not None and all(re.fullmatch(rules.name, tool) for tool in refused):
-        what += f" for being longer than {rules.max_length} characters together with the server's name"
+        what += f" because they are longer than {rules.max_length} characters with the server's name"
     return f"{family.name} refuses {what}: {shown}"

@@ -123,11 +123,11 @@ async def test_an_archive_of_this_machine_is_pinned_as_it_is(mcpctl: Mcpctl, mcp
         (["https://example.com/v1.2.tar.gz", "--sha256", DIGEST], 2, "--id"),
         (["https://example.com/a.mcpb", "--sha256", "12"], 2, "64 hexadecimal digits"),
         (["https://example.com/a.mcpb", "--sha256", DIGEST, "--command", "x"], 2, "a bundle, and its manifest"),
-        (["./a.mcpb", "--id", "x"], 2, "leave out --id"),
+        (["./a.mcpb", "--id", "x"], 2, "omit --id"),
         (["./nowhere.mcpb"], 4, "there is no file nowhere.mcpb"),
         (["./nowhere.zip"], 4, "nowhere.zip"),
         (["calculator", "--sha256", DIGEST], 2, "--sha256 applies only to bundles"),
-        (["pypi:calculator", "--source", "https://r.example/r.json"], 2, "leave out --source"),
+        (["pypi:calculator", "--source", "https://r.example/r.json"], 2, "omit --source"),
         (["ftp://example.com/a.zip", "--sha256", DIGEST], 2, "--sha256"),
     ],
 )

@@ -147,10 +147,10 @@ def test_a_url_of_this_machine_where_nobody_listens_is_not_deployed(machine: Mac
     assert deployed(machine)["url"] == f"http://{address(held)}/mcp/notes"
     # A client may try ::1 first, which is anybody's.
     profile(machine, f"http://localhost:{held.getsockname()[1]}")
-    assert "write 127.0.0.1" in machine.refused(*DEPLOY, code=1)
+    assert "use 127.0.0.1" in machine.refused(*DEPLOY, code=1)
     profile(machine, f"http://{address(held)}")
     held.close()
-    assert "nobody listens" in machine.refused(*DEPLOY, "--file", str(machine.home / "other.json"), code=1)
+    assert "nothing is listening" in machine.refused(*DEPLOY, "--file", str(machine.home / "other.json"), code=1)
 
 
 def test_what_takes_no_token_or_is_elsewhere_is_nobodys_business(machine: Machine) -> None:
@@ -192,7 +192,7 @@ def test_no_token_is_given_while_nobody_has_the_port_of_the_unit(machine: Machin
     held.close()
     asked = machine.mcpctl("--user", "token")
     assert (asked.code, asked.out) == (1, "")
-    assert f"nobody listens at {place}" in asked.err
+    assert f"nothing is listening on {place}" in asked.err
     unit(machine, "127.0.0.1:1", active="inactive", file="disabled")
     assert machine.mcpctl("--user", "token").code == 0
 
@@ -204,15 +204,17 @@ def test_doctor_tells_who_has_the_port(machine: Machine, squatted: socket.socket
     foreign, lost = port_checks(machine)
     assert [foreign[0], lost[0]] == ["fail", "fail"]
     assert foreign[1].startswith(f"{address(squatted)} belongs to uid {NOBODY} and receives the token")
-    assert lost[1] == "nobody listens at [::1]:1, where mcpd-bridge-tcp.socket should, so another user can take it"
+    assert (
+        lost[1] == "nothing is listening on [::1]:1, where mcpd-bridge-tcp.socket should, so another user can take it"
+    )
     assert "systemctl --user restart mcpd-bridge-tcp.socket" in lost[2]
     os.fchown(squatted.fileno(), os.getuid(), -1)
     unit(machine, address(squatted))
-    assert port_checks(machine) == [("ok", f"{address(squatted)} is held by mcpd-bridge-tcp.socket", "")]
+    assert port_checks(machine) == [("ok", f"{address(squatted)} is reserved by mcpd-bridge-tcp.socket", "")]
     unit(machine, active="inactive", file="disabled")
     listen(machine, address(squatted))
     ((result, message, _),) = port_checks(machine)
-    assert (result, "while the bridge does not run" in message) == ("warn", True)
+    assert (result, "while the bridge is not running" in message) == ("warn", True)
 
 
 def test_doctor_tells_of_a_user_whose_number_makes_no_port(machine: Machine) -> None:

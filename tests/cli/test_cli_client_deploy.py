@@ -63,7 +63,7 @@ def test_on_a_terminal_it_asks(machine: Machine) -> None:
     assert "Deployed cursor/default to ~/.cursor/mcp.json: 1 added.\n" in seen
     assert machine.servers() == {"notes": NOTES}
     code, seen = machine.on_terminal("deploy", "cursor")
-    assert (code, seen) == (0, "Unchanged ~/.cursor/mcp.json: it contains what is published.\n")
+    assert (code, seen) == (0, "Unchanged ~/.cursor/mcp.json: it matches the published configuration.\n")
 
 
 def test_what_is_changed_while_it_asks_is_not_lost(machine: Machine) -> None:
@@ -155,7 +155,7 @@ def test_what_was_deployed_is_put_right_removed_or_left(machine: Machine) -> Non
     ended = machine("deploy", "cursor", "--yes")
     assert ended.code == 0
     assert "Changed by hand since the deployment: web\n" in ended.err
-    assert "Kept, as they were changed by hand, and no longer managed: gone\n" in ended.err
+    assert "Kept but no longer managed, because they were changed by hand: gone\n" in ended.err
     assert machine.servers() == {
         "notes": NOTES | {"disabled": True},
         "web": {"command": "mcpctl", "args": ["run", "web"]},
@@ -237,7 +237,7 @@ def test_it_says_when_what_is_installed_has_changed(machine: Machine) -> None:
     stale = "The installed servers have changed since; 'mcpctl client publish cursor' publishes them.\n"
     ended = machine("deploy", "cursor", "--yes")
     assert (ended.code, ended.err) == (0, stale)
-    assert ended.out == "Unchanged ~/.cursor/mcp.json: it contains what is published.\n"
+    assert ended.out == "Unchanged ~/.cursor/mcp.json: it matches the published configuration.\n"
     old = machine.json("show", "cursor")["artifact_id"]
     new = machine("deploy", "cursor", "--yes", "--publish")
     assert new.err == ""

@@ -77,7 +77,7 @@ def test_every_profile_has_a_draft_of_its_own(machine: Machine) -> None:
     assert "there is no draft" in machine("draft", "clear", "cursor").err.lower()
     published = machine("publish", "cursor", "--profile", "dev")
     assert published.out.startswith("Published cursor/dev: 2 servers, ")
-    assert "'mcpctl client deploy cursor --profile dev' writes it into your client's file.\n" in published.out
+    assert "'mcpctl client deploy cursor --profile dev' writes it to your client's file.\n" in published.out
 
 
 @pytest.mark.parametrize(
@@ -158,7 +158,7 @@ def test_publishing_says_what_it_did_and_how_to_go_on(machine: Machine) -> None:
     assert (first.code, first.err) == (0, "")
     said, way = first.out.splitlines()
     assert said.startswith("Published cursor/default: 1 server, ")
-    assert way == "'mcpctl client deploy cursor' writes it into your client's file."
+    assert way == "'mcpctl client deploy cursor' writes it to your client's file."
     artifact = machine.json("show", "cursor")["artifact_id"]
     assert said.endswith(artifact[:12])
     again = machine.json("publish", "cursor")

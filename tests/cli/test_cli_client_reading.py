@@ -132,7 +132,7 @@ def test_what_show_gives_verifies_and_nothing_else_does(read_only: Machine, tmp_
         assert read_only("verify", str(answer), "--key", str(read_only.tree / key)).code == 0
     ended = read_only("verify", "-", stdin=json.dumps(config))
     assert (ended.code, ended.err) == (0, "")
-    assert ended.out.startswith(f"Good signature of cursor/default, {config['artifact_id']}\n")
+    assert ended.out.startswith(f"Good signature on cursor/default, {config['artifact_id']}\n")
     assert config["signing_key_id"] in ended.out
 
 
@@ -174,7 +174,7 @@ def test_keys_are_made_once_renewed_and_told(machine: Machine, monkeypatch: pyte
     rotated = machine("keys", "rotate")
     assert rotated.code == 0
     assert rotated.out.startswith("New key orchestration-")
-    assert f"Signed 1 configuration again. {made['signing_key_id']} is valid until " in rotated.out
+    assert f"Re-signed 1 configuration. {made['signing_key_id']} is valid until " in rotated.out
     keys = machine.json("keys", "show")
     assert keys["count"] == 2
     current, retired = sorted(keys["keys"], key=lambda key: key["expires_at"] or "")

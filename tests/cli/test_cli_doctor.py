@@ -293,11 +293,11 @@ async def test_doctor_tells_of_registries_that_offer_nothing(mcpctl: Mcpctl, mcp
         ("fail", "https://b.example/r.json: answered 404"),
         ("fail", "/etc/mcp/sources.list.d/c.toml: no url"),
         ("warn", "https://d.example/r.json: no answer"),
-        ("warn", "https://e.example/r.json: 2 faults in its entries: entry 3: transports; entry 4: id"),
+        ("warn", "https://e.example/r.json: 2 errors in its entries: entry 3: transports; entry 4: id"),
         ("warn", "https://g.example/r.json: no answer"),
         (
             "warn",
-            "https://g.example/r.json: 4 faults in its entries: p; q; r; and others, see 'mcpctl source list'",
+            "https://g.example/r.json: 4 errors in its entries: p; q; r; and others, see 'mcpctl source list'",
         ),
         ("warn", "https://h.example/r.json: it is older"),
         ("fail", "https://j.example/r.json: it is not signed"),

@@ -50,7 +50,7 @@ def exporting(mcpd: FakeMcpd, monkeypatch: pytest.MonkeyPatch) -> FakeMcpd:
 async def test_all_servers_of_the_scope_as_a_registry(mcpctl: Mcpctl, exporting: FakeMcpd) -> None:
     ended = await mcpctl("export")
     assert ended.code == 0
-    assert "script is left out: script has no entry" in ended.err
+    assert "skipped script: script has no entry" in ended.err
     registry = parse_registry(json.loads(ended.out), "export")
     assert registry.updated.endswith("Z")
     assert [entry.to_json() for entry in registry.servers] == list(ENTRIES.values())
@@ -93,7 +93,7 @@ async def test_server_json_of_several_into_a_directory(mcpctl: Mcpctl, exporting
     assert names == {f"{server_id}.server.json" for server_id in ENTRIES}
     refused = await mcpctl("export", "--format", "server.json")
     assert (refused.code, refused.out) == (2, "")
-    assert "not 2; name one server, or an existing directory" in refused.err
+    assert "not 2; specify one server, or an existing directory" in refused.err
     assert len(exporting.calls) == 8
 
 
@@ -142,7 +142,7 @@ async def test_nothing_to_export(mcpctl: Mcpctl, mcpd: FakeMcpd) -> None:
     mcpd.servers = {}
     ended = await mcpctl("export")
     assert ended.code == 4
-    assert "no server is installed" in ended.err
+    assert "no servers are installed" in ended.err
 
 
 async def test_a_server_that_is_not_there(mcpctl: Mcpctl, exporting: FakeMcpd) -> None:

@@ -125,7 +125,7 @@ async def test_no_server_takes_the_name_of_another(mcpctl: Mcpctl, tmp_path: Pat
     result = await mcpctl("import", name, "com.example.time", "--dry-run", "--json")
     assert [server["id"] for server in json.loads(result.out)["servers"]] == ["com.example.time"]
     refused = await mcpctl("import", name, "Twin", "--dry-run")
-    assert (refused.code, "one, two; give the id" in refused.err) == (2, True)
+    assert (refused.code, "one, two; specify the id" in refused.err) == (2, True)
 
 
 async def test_an_item_of_a_page_of_the_official_registry(mcpctl: Mcpctl, tmp_path: Path) -> None:
@@ -139,7 +139,7 @@ async def test_an_item_of_a_page_of_the_official_registry(mcpctl: Mcpctl, tmp_pa
 async def test_a_dry_run_shows_no_secrets(mcpctl: Mcpctl, client: str) -> None:
     ended = await mcpctl("import", client, "--dry-run")
     assert (ended.code, ended.out.split("\n")[0]) == (0, "calculator:")
-    assert "secrets of the file: GITHUB_TOKEN" in ended.out
+    assert "secrets from the file: GITHUB_TOKEN" in ended.out
     assert "mcpd does not run containers" in ended.err
     as_json = await mcpctl("import", client, "--dry-run", "--json")
     result = json.loads(as_json.out)
@@ -195,7 +195,7 @@ async def test_a_file_of_which_nothing_can_be_imported(mcpctl: Mcpctl, tmp_path:
     name = written(tmp_path / "client.json", {"mcpServers": servers})
     ended = await mcpctl("import", name, *how)
     assert (ended.code, ended.out) == (1, "")
-    assert "Left out: box, off.\n" in ended.err
+    assert "Skipped: box, off.\n" in ended.err
     ended = await mcpctl("import", name, *how, "--json")
     result = json.loads(ended.out)
     assert (ended.code, result["servers"], result["left-out"]) == (1, [], ["box", "off"])
@@ -208,7 +208,7 @@ async def test_those_that_are_left_out_are_told_from_the_others(mcpctl: Mcpctl, 
     ended = await mcpctl("import", name)
     assert (ended.code, ended.out) == (0, "Installed bad.name. 1.0 (user).\n")
     assert "bad name!: is called bad.name. here" in ended.err
-    assert "Left out: box.\n" in ended.err
+    assert "Skipped: box.\n" in ended.err
     result = json.loads((await mcpctl("import", name, "--dry-run", "--json")).out)
     assert [problem["name"] for problem in result["problems"]] == ["bad name!", "box"]
     assert result["left-out"] == ["box"]
@@ -221,7 +221,7 @@ async def test_a_bundle_that_was_installed_from_a_file(mcpctl: Mcpctl, mcpd: Fak
     ended = await mcpctl("import", name)
     assert (ended.code, ended.out) == (0, "Installed com.example.time 1.0 (user).\n")
     assert f"install that .mcpb file (sha256 {'a' * 64}) with: mcpctl install" in ended.err
-    assert "Left out: brought.\n" in ended.err
+    assert "Skipped: brought.\n" in ended.err
     alone = await mcpctl("import", name, "brought")
     assert (alone.code, "it was installed from a file" in alone.err) == (4, True)
 

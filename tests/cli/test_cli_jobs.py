@@ -174,7 +174,7 @@ async def test_a_vanishing_mcpd_ends_the_command(mcpctl: Mcpctl, mcpd: FakeMcpd)
 async def test_remove_and_rollback_and_refresh(mcpctl: Mcpctl, mcpd: FakeMcpd) -> None:
     mcpd.servers |= {"a": {"id": "a"}, "b": {"id": "b"}}
     assert (await mcpctl("remove", "a", "b", "--keep-config")).out == "Removed a.\nRemoved b.\n"
-    assert (await mcpctl("rollback", "calculator", "--to", "2")).out == "Went back to calculator 1.0 (user).\n"
+    assert (await mcpctl("rollback", "calculator", "--to", "2")).out == "Rolled back to calculator 1.0 (user).\n"
     assert (await mcpctl("refresh")).code == 0
     assert [call for call in mcpd.calls if call[0] != "GetServer"] == [
         ("Uninstall", "a", {"keep-config": True}),

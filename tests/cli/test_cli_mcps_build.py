@@ -88,4 +88,4 @@ async def test_nobody_elses_link_is_followed(mcpctl: Mcpctl, project: Path) -> N
     os.chown(link, 65534, 65534, follow_symlinks=False)
     ended = await mcpctl("mcps", "build", str(project / "mcps.source.json"), "-o", str(link))
     assert (ended.code, target.read_text()) == (2, "old")
-    assert "is a symlink of another user; name its target instead" in ended.err
+    assert "is a symlink owned by another user; specify its target instead" in ended.err

@@ -163,8 +163,8 @@ async def test_check_and_doctor_warn_of_keys_that_are_there_twice(mcpctl: Mcpctl
         '"other": {},\n"calc\\u0075lator"\n: {"enabled": true,\n"enabled": true}}'
     )
     wanted = [
-        f"{path}:3: duplicate key 'calculator'; only the last one counts",
-        f"{path}:5: duplicate key 'enabled'; only the last one counts",
+        f"{path}:3: duplicate key 'calculator'; only the last one is used",
+        f"{path}:5: duplicate key 'enabled'; only the last one is used",
     ]
     for found in ((await checked(mcpctl))[1], (await checked(mcpctl, path))[1]):
         assert [said for said in messages(found, "warn") if "duplicate key" in said] == wanted
@@ -217,7 +217,7 @@ async def test_fields_of_scripts_have_no_effect_on_an_installed_server(
     assert await told(mcpctl, source, "fail") == []
     assert await told(mcpctl, source, "warn") == [
         (
-            "1: entry 'notes': no effect of auto_discover, runtime, variables, resources, tools.notes_read.function:"
+            "1: entry 'notes': ignoring auto_discover, runtime, variables, resources, tools.notes_read.function:"
             " notes is an installed server, not a script"
         )
     ]
@@ -246,7 +246,7 @@ async def test_tools_that_an_installed_server_did_not_list_are_told_of(
     }}))  # fmt: skip
     assert await told(mcpctl, source, "warn") == [
         (
-            "1: entry 'notes': no effect of tools.notes_raed, tools.notes.read, allowed_tools: nodes_*,"
+            "1: entry 'notes': ignoring tools.notes_raed, tools.notes.read, allowed_tools: nodes_*,"
             " disallowed_tools: notes_delete: notes listed no such tool when it was installed"
         )
     ]
@@ -264,7 +264,7 @@ async def test_a_users_files_name_tools_as_the_systems_leave_them(mcpctl: Mcpctl
     source.write_text('{"notes": {"tools": {"notes_read": {"enabled": false}, "notes_write": {"enabled": false}}}}')
     assert await told(mcpctl, source, "warn") == [
         (
-            "1: entry 'notes': no effect of tools.notes_read, tools.notes_write:"
+            "1: entry 'notes': ignoring tools.notes_read, tools.notes_write:"
             " notes listed no such tool when it was installed"
         )
     ]
@@ -276,9 +276,7 @@ async def test_a_users_files_do_not_say_what_a_script_of_the_system_is(
     (vendor / "shared.py").write_text(HELLO)
     source = project / "shared.source.json"
     source.write_text('{"shared": {"variables": {"a": 1}, "tools": {"hello": {"name": "greet"}}}}')
-    assert await told(mcpctl, source, "warn") == [
-        "1: entry 'shared': no effect of variables: shared is a script of the system"
-    ]
+    assert await told(mcpctl, source, "warn") == ["1: entry 'shared': ignoring variables: shared is a system script"]
     (home / ".local/share/mcp/scripts/shared.py").write_text(HELLO)
     assert await told(mcpctl, source, "warn") == []
 
@@ -382,8 +380,8 @@ def test_root_runs_no_code_of_files_that_are_not_in_use(
     told = capsys.readouterr()
     assert "hello   not asked" in told.out
     assert (
-        "root does not run code of files that are not in use yet; as an ordinary user, 'mcpctl --user mcps check FILE'"
-        in told.err
+        "root does not run code from files that are not in use yet; as an ordinary user, 'mcpctl --user mcps check"
+        " FILE' shows what servers would offer" in told.err
     )
     (project / "tools.py").write_text("def generate_tools(:\n")
     assert main(["--system", "mcps", "check", source]) == 1

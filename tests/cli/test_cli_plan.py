@@ -250,7 +250,7 @@ async def test_a_server_of_the_catalog_is_installed_in_the_version_that_is_named
     assert mcpd.calls[-2][:2] == ("Install", "calculator")
     assert mcpd.calls[-2][2]["version"] == "1.0"
     refused = await mcpctl("install", "pypi:calculator", "--version", "1.0")
-    assert (refused.code, "leave out --version" in refused.err) == (2, True)
+    assert (refused.code, "omit --version" in refused.err) == (2, True)
 
 
 @pytest.fixture

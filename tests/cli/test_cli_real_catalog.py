@@ -114,7 +114,7 @@ def test_there_and_back_again(shop: Shop) -> None:
     assert shop.version() == "2.0"
     generations = shop.json("history", SERVER)["generations"]
     assert [(known["version"], known["state"]) for known in generations] == [("2.0", "active"), ("1.0", "previous")]
-    assert shop("rollback", SERVER).stdout == f"Went back to {SERVER} 1.0 (user).\n"
+    assert shop("rollback", SERVER).stdout == f"Rolled back to {SERVER} 1.0 (user).\n"
     assert shop.version() == "1.0"
 
 

@@ -224,7 +224,7 @@ def test_logs_asks_for_a_journal_that_runs(
                 main(["--user", "logs", "calculator"])
         else:
             assert main(["--user", "logs", "calculator"]) == 1
-            assert "no journal; the standard error of servers is in the output of mcpd" in capsys.readouterr().err
+            assert "no journal; look in the output of mcpd for lines that begin" in capsys.readouterr().err
 
 
 def test_logs_believes_nobody_where_mcpd_has_no_user(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -302,7 +302,7 @@ def test_call_adds_no_empty_line(text: str, out: str, capsys: pytest.CaptureFixt
         (["fail"], 1, "no such city\n", ""),
         (["picture"], 0, "[image, image/png, 3 bytes]\n", ""),
         (["deny"], 1, "", "tools/call: bad \ufffd[31margument (JSON-RPC error -32602)"),
-        (["die"], 1, "", "ended without an answer; 'mcpctl logs calculator' may say why"),
+        (["die"], 1, "", "exited without answering; 'mcpctl logs calculator' may show why"),
         (["noise"], 0, "started\n", "something other than a message to its standard output: b'starting up"),
         (["hang", "--timeout", "1"], 1, "", "did not answer within 1 s"),
         (["zzz"], 4, "", "has no tool 'zzz'; 'mcpctl tools calculator' lists its tools"),
@@ -322,7 +322,7 @@ def test_call_adds_no_empty_line(text: str, out: str, capsys: pytest.CaptureFixt
         (["late_too_late"], 1, "", "tools/call: timeout"),
         (["add", "a=one"], 2, "", "a is of type number; 'one' is not"),
         (["add", "more=a,b"], 2, "", "more is of type array; 'a,b' is not; write it as JSON"),
-        (["add", "a=1", "a=2"], 2, "", "the argument 'a' is given twice"),
+        (["add", "a=1", "a=2"], 2, "", "the argument 'a' is specified twice"),
         (["add", "a"], 2, "", "neither KEY=VALUE nor a JSON object"),
         (["add", "{"], 2, "", "not valid JSON"),
     ],
@@ -340,7 +340,7 @@ async def test_a_server_that_ends_at_once(mcpctl: Mcpctl, mcpd: FakeMcpd) -> Non
     mcpd.program = ["false"]
     ended = await mcpctl("tools", "calculator")
     assert (ended.code, ended.err) == (
-        1, "mcpctl: calculator ended without an answer; 'mcpctl logs calculator' may say why\n"
+        1, "mcpctl: calculator exited without answering; 'mcpctl logs calculator' may show why\n"
     )  # fmt: skip
 
 

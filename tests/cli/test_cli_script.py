@@ -124,7 +124,7 @@ async def test_the_kind_is_told_by_the_name_or_the_first_line(
         ("a.py", "x = '\0'\n", "/a.py:"),
         ("a.sh", "#!/bin/bash\necho\nif )\n", "/a.sh:3: "),
         ("a.pl", "#!/usr/bin/perl\nprint 1;\n", "/usr/bin/perl is not supported"),
-        ("a.txt", "hello\n", "must be named .py or .sh"),
+        ("a.txt", "hello\n", "the name must end in .py or .sh"),
         ("meta.py", HELLO, "choose another name with --name"),
         ("_a.py", HELLO, "is not a server id"),
         ("a b.py", HELLO, "is not a server id"),

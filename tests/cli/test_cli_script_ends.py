@@ -200,7 +200,7 @@ async def test_a_script_that_somebody_else_changed_is_not_overwritten_by_watchin
     script.write_text("x = 1\n")
     _, err = await asyncio.wait_for(process.communicate(), PATIENCE)
     assert process.returncode == 1
-    assert b"there is another script of that name" in err
+    assert b"there is already a script with that name" in err
     assert (own / "a.py").read_text() == "mine = 1\n"
 
 

@@ -56,10 +56,10 @@ async def test_every_filter_reaches_mcpd(mcpctl: Mcpctl, mcpd: FakeMcpd) -> None
         "",
     )  # fmt: skip
     assert ended.err == (
-        "Nothing was found for 'read files'.\n"
-        "Without --category and --source and --installable and --installed and --updatable there may be more.\n"
+        "No servers match 'read files'.\n"
+        "There may be more without --category and --source and --installable and --installed and --updatable.\n"
     )
-    assert "'mcpctl refresh' reads them again" in (await mcpctl("search", "read")).err
+    assert "'mcpctl refresh' updates the catalog" in (await mcpctl("search", "read")).err
     mcpd.sources = []
     assert "There are no registries to search" in (await mcpctl("search", "read")).err
 

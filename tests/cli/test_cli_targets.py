@@ -177,8 +177,8 @@ async def test_install_types_values_by_the_manifest(mcpctl: Mcpctl, mcpd: FakeMc
         (["git+https://example.com/a.git", "--arg=-x"], "--command"),
         (["git+--upload-pack=x"], "is not a repository"),
         (["./no/such/dir"], "no such file or directory"),
-        (["calculator", "--id", "other"], "leave out --id"),
-        (["calculator", "--permission", "network"], "leave out --id"),
+        (["calculator", "--id", "other"], "omit --id"),
+        (["calculator", "--permission", "network"], "omit --id"),
         (["calculator", "--secret", "API_KEY"], "--secret"),
         (["calculator", "--env", "A=b"], "--env"),
         (["calculator", "--set", "novalue"], "KEY=VALUE"),
@@ -188,9 +188,9 @@ async def test_install_types_values_by_the_manifest(mcpctl: Mcpctl, mcpd: FakeMc
         (["npm:srv", "--permission", "the internet"], "filesystem:ro:PATH"),
         (["npm:srv", "--permission", "filesystem:/home"], "filesystem:ro:PATH"),
         (["https://example.com/a.git"], "git+https://example.com/a.git"),
-        (["file:///srv/server"], "write the path of the directory, '/srv/server'"),
-        (["mcp-server-time==1"], "for a package of PyPI write pypi:mcp-server-time==1"),
-        (["git+file:///nope/nope"], "there is no directory '/nope/nope'"),
+        (["file:///srv/server"], "use the path of the directory, '/srv/server'"),
+        (["mcp-server-time==1"], "for a package from PyPI, use pypi:mcp-server-time==1"),
+        (["git+file:///nope/nope"], "'/nope/nope' is not a directory with a git repository"),
     ],
 )
 async def test_targets_nobody_can_read(mcpctl: Mcpctl, mcpd: FakeMcpd, argv: list[str], text: str) -> None:

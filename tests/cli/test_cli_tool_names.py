@@ -95,7 +95,7 @@ async def test_validate_warns_for_its_client(mcpctl: Mcpctl, mcpd: FakeMcpd, not
 async def test_a_name_that_is_too_long_with_the_servers_is_told_so(mcpctl: Mcpctl, mcpd: FakeMcpd, notes: Path) -> None:
     _lists(mcpd, "n" * 59)
     ended = await mcpctl("client", "validate", "cursor")
-    why = "for being longer than 59 characters together with the server's name"
+    why = "because they are longer than 59 characters with the server's name"
     assert f"refuses the name of 1 tool {why}: {'n' * 59}" in ended.out
 
 

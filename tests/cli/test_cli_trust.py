@@ -68,7 +68,7 @@ async def test_source_list_says_who_vouches_and_how_old_it_is(mcpctl: Mcpctl, mc
     for part in ("https://example.com/r.json", "registry", "offline", " 3 h ", " 1234 ", " ex-key ", "status 503"):
         assert part in first
     assert " 5 d " in second
-    assert second.endswith("2 faults in its entries")
+    assert second.endswith("2 errors in its entries")
     assert third.startswith("/c.toml ")
     assert "not required" in third
     assert json.loads((await mcpctl("source", "list", "--json")).out) == {"sources": mcpd.sources}
@@ -87,8 +87,8 @@ async def test_source_list_names_what_is_wrong_with_the_entries_of_each(mcpctl: 
     ]
     table, first, second = (await mcpctl("source", "list")).out.split("\n\n")
     rows = table.splitlines()[1:]
-    assert rows[0].endswith("not signed by a trusted key: there is no signature; 2 faults in its entries")
-    assert rows[1].endswith("  more than 100 faults in its entries")
+    assert rows[0].endswith("not signed by a trusted key: there is no signature; 2 errors in its entries")
+    assert rows[1].endswith("  more than 100 errors in its entries")
     assert rows[2].endswith("  status 503")
     assert first.splitlines() == [f"In {SOURCE['url']}:", *(f"  {fault}" for fault in many[:2])]
     assert second.splitlines()[0] == "In https://b.example/:"
@@ -121,7 +121,7 @@ async def test_a_source_is_shown_and_removed_by_its_name(mcpctl: Mcpctl, mcpd: F
     assert (await mcpctl("source", "remove", SOURCE["url"])).code == 0
     assert [call[1] for call in mcpd.calls if call[0] == "RemoveSource"] == [SOURCE["url"], SOURCE["url"]]
     for name, code, said in (
-        ("two", 2, "2 registries have the name 'two'"),
+        ("two", 2, "2 registries are named 'two'"),
         ("broken", 2, "/d/broken.toml"),
         ("no", 4, "no"),
     ):

@@ -62,7 +62,7 @@ async def test_rollback_as_json_is_the_server(mcpctl: Mcpctl, mcpd: FakeMcpd) ->
 
 async def test_rollback_says_whether_the_next_update_replaces_it(mcpctl: Mcpctl, mcpd: FakeMcpd) -> None:
     ended = await mcpctl("rollback", "calculator")
-    assert ended.out == "Went back to calculator 1.0 (user).\n"
+    assert ended.out == "Rolled back to calculator 1.0 (user).\n"
     assert ended.err.endswith("not pinned: the next update replaces it, unless you run 'mcpctl pin calculator'.\n")
     mcpd.servers["calculator"]["pinned"] = True
     ended = await mcpctl("rollback", "calculator")
@@ -84,7 +84,7 @@ async def test_the_end_of_a_pin_is_told_where_there_was_one(mcpctl: Mcpctl, mcpd
     mcpd.servers["calculator"]["pinned"] = True
     mcpd.servers["b"] = {"id": "b", "scope": "user", "version": "2"}
     ended = await mcpctl("pin", "--remove", "b", "calculator")
-    assert ended.out == "b 2 (user) was not pinned.\ncalculator 1.0 (user) is not pinned any more.\n"
+    assert ended.out == "b 2 (user) was not pinned.\ncalculator 1.0 (user) is no longer pinned.\n"
 
 
 async def test_pin_of_an_unknown_server_pins_no_other(mcpctl: Mcpctl, mcpd: FakeMcpd) -> None:

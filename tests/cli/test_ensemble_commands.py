@@ -205,7 +205,7 @@ def test_runs_are_listed_newest_first(machine: Orchestra) -> None:
 def test_one_run_is_taken_apart(machine: Orchestra) -> None:
     run = artifact(machine.home / ".local/share/llm-orc/artifacts", "20260131-120000-000", "completed_with_errors")
     shown = machine("runs", run)
-    assert "critical path: reader (1.5 s, 60 %) → checker" in shown.out
+    assert "critical path: reader (1.5 s, 60%) → checker" in shown.out
     assert "error: checker: it �[31mbroke" in shown.out
     assert machine("runs", "review/latest").out == shown.out
     found = machine.json("runs", run)
@@ -224,11 +224,11 @@ def test_metrics_are_those_of_all_runs(machine: Orchestra) -> None:
     for stamp, status in (("20260131-120000-000", "completed"), ("20260131-120000-001", "failed")):
         artifact(data, stamp, status)
     shown = machine("runs", "review", "--metrics")
-    assert "success rate:  50.0 %" in shown.out
+    assert "success rate: 50.0%" in shown.out
     assert ["checker", "2", "1"] in [line.split()[:3] for line in shown.out.splitlines()]
     found = machine.json("runs", "--metrics", "review")
     assert (found["ensemble"], found["success_rate"]) == ("review", 0.5)
-    assert "costs:         $0.0021 on average, half at most $0.0021, 95 % at most $0.0021" in shown.out
+    assert "costs:        mean $0.0021, median $0.0021, 95th percentile $0.0021" in shown.out
     assert "needs the name" in machine.refused("runs", "--metrics", code=2)
 
 
@@ -241,7 +241,7 @@ def test_no_figure_of_a_spread_is_blank(machine: Orchestra) -> None:
         artifact(data, f"20260131-120000-00{number}", results=agents, metadata=about)
     shown = machine("runs", "review", "--metrics").out
     (costs,) = [line for line in shown.splitlines() if line.startswith("costs:")]
-    assert costs.split(":")[1].strip() == "$0.004 on average, half at most $0, 95 % at most $0.016"
+    assert costs.split(":")[1].strip() == "mean $0.004, median $0, 95th percentile $0.016"
     assert "< $0.000001" in machine("runs", "review").out
 
 

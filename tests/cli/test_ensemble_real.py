@@ -76,7 +76,7 @@ def test_a_run_is_kept_shown_and_continued(rig: Orchestra) -> None:
     assert run == found["artifact_id"]
     assert "critical path:" in rig.done("ensemble", "runs", run)
     resumed = rig.mcpctl("ensemble", "resume", run)
-    assert "There was nothing left to do: all responses are reused from the earlier run.\n" in resumed.stderr
+    assert "Nothing left to do: all responses were reused from the earlier run.\n" in resumed.stderr
     assert "3 agents (3 reused)" in resumed.stderr
     again = rig.json("resume", run)
     assert (again["deliverable"], again["artifact_id"] != run) == (found["deliverable"], True)

@@ -211,8 +211,8 @@ async def test_what_is_not_there_of_a_result_is_said_also_to_the_quiet(mcpctl: M
     ended = await mcpctl("ensemble", "run", "review", "long", "-q")
     assert ended.code == 0
     assert ended.err == (
-        f"warning: responses are truncated here; execution.json of {RUN} is complete\n"
-        "warning: the run was not stored completely: the disk is\ufffd[31m full\n"
+        f"warning: responses are truncated here; see execution.json of {RUN} for all of them\n"
+        "warning: the run was only partly stored: the disk is\ufffd[31m full\n"
         "warning: the run was not reported to Plexus: it has\ufffd[31m not answered\n"
     )
 
@@ -309,7 +309,7 @@ async def test_an_ensemble_that_cannot_be_run_has_a_way_out(mcpctl: Mcpctl, aske
 
 async def test_what_has_not_run_again_is_said(mcpctl: Mcpctl, asked: Asked) -> None:
     ended = await mcpctl("ensemble", "resume", "review/20260131-120000-007")
-    assert "There was nothing left to do: all responses are reused from the earlier run.\n" in ended.err
+    assert "Nothing left to do: all responses were reused from the earlier run.\n" in ended.err
     assert "review: completed in 2.3 s, 1 agent (1 reused), " in ended.err
     ended = await mcpctl("ensemble", "resume", "review/20260131-120000-006")
     assert "\nreused: reader\nreview: completed in 2.3 s, 2 agents (1 reused), " in ended.err

@@ -79,12 +79,12 @@ def _note_nothing_found(args: argparse.Namespace, sources: Sequence[dict[str, An
         note("There are no registries to search. 'mcpctl source add URL' adds one.")
         return
     text = clean(" ".join(args.text))
-    note(f"Nothing was found for {text!r}." if text else "The registries list no such servers.")
+    note(f"No servers match {text!r}." if text else "The registries list no such servers.")
     filters = [f"--{key}" for key in _FILTERS if getattr(args, key)]
     if filters:
-        note(f"Without {' and '.join(filters)} there may be more.")
+        note(f"There may be more without {' and '.join(filters)}.")
     else:
-        note("'mcpctl source list' shows the registries, 'mcpctl refresh' reads them again.")
+        note("'mcpctl source list' shows the registries, 'mcpctl refresh' updates the catalog.")
 
 
 async def _search(bus: Client, query: dict[str, object], limit: int) -> tuple[list[dict[str, Any]], bool]:

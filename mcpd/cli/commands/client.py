@@ -118,7 +118,7 @@ def verify(args: argparse.Namespace) -> int:
     if args.json:
         write_json({"verified": True} | vars(found))
     else:
-        write(f"Good signature of {found.client_id}/{found.profile_id}, {found.artifact_id}")
+        write(f"Good signature on {found.client_id}/{found.profile_id}, {found.artifact_id}")
         write(f"published {short_time(found.created_at)}, signed with {clean(found.signing_key_id)}")
     return 0
 
@@ -162,5 +162,5 @@ def _renew(args: argparse.Namespace, *, regenerate: bool) -> int:
     if change["previous_key_id"]:
         again = counted(change["releases_signed_again"], "configuration")
         until = short_time(change["previous_key_expires_at"])
-        write(f"Signed {again} again. {change['previous_key_id']} is valid until {until}.")
+        write(f"Re-signed {again}. {change['previous_key_id']} is valid until {until}.")
     return 0

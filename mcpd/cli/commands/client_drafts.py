@@ -116,7 +116,7 @@ def publish(args: argparse.Namespace) -> int:
     JSON: the result of the tool ``publish_config`` for one named client, else ``{"published": [one each]}``.
     """
     if bool(args.clients) == args.all:
-        raise InvalidArgument("name the clients to publish for, or use --all; 'mcpctl client list' lists them")
+        raise InvalidArgument("specify the clients to publish for, or use --all; 'mcpctl client list' lists them")
     configurations = changing(args)
     wanted = _published_before(configurations, args) if args.all else _named(args)
     done: list[Any] = []
@@ -141,7 +141,7 @@ def publish(args: argparse.Namespace) -> int:
         note("There is nothing new to publish; 'mcpctl client publish CLIENT' publishes the installed servers.")
     elif len(done) == 1 and len(wanted) == 1:
         client_id, profile_id = wanted[0]
-        write(f"'mcpctl client deploy {client_id}{profile_option(profile_id)}' writes it into your client's file.")
+        write(f"'mcpctl client deploy {client_id}{profile_option(profile_id)}' writes it to your client's file.")
     return failed[0].exit_code if failed else 0
 
 
@@ -215,7 +215,7 @@ def _changed(args: argparse.Namespace, found: Any, done: str) -> int:
 def _show_changes(args: argparse.Namespace, found: Any) -> None:
     changes = found["changes"]
     if not any(changes[key] for key in ("servers_added", "servers_removed", "servers_modified")):
-        write("The draft equals the latest published configuration.")
+        write("The draft is identical to the latest published configuration.")
         return
     print_changes(changes)
     write(f"'mcpctl client publish {args.client}{profile_option(args.profile)}' signs and publishes it.")

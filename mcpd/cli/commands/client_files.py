@@ -150,18 +150,18 @@ def show_plan(args: argparse.Namespace, machine: Machine, plan: Plan) -> None:
     elif not plan.entries:
         write(f"Nothing to write to {place}: the configuration {plan.family.id}/{args.profile} has no servers.")
     elif not plan.kept:
-        write(f"Unchanged {place}: it contains what is published.")
+        write(f"Unchanged {place}: it matches the published configuration.")
     elif plan.owned:
-        write(f"Unchanged {place}: it contains what is published, except for servers that you added yourself.")
+        write(f"Unchanged {place}: it matches the published configuration, except for servers that you added yourself.")
     else:
-        write(f"Unchanged {place}: it has servers of your own under all published names.")
+        write(f"Unchanged {place}: it has your own servers under all the published names.")
     if plan.kept:
         names = clean(", ".join(plan.kept))
         note(f"Kept your own servers: {names}; '--take-over {clean(plan.kept[0])}' replaces one.")
     if plan.restored:
         note(f"Changed by hand since the deployment: {clean(', '.join(plan.restored))}")
     if plan.left:
-        note(f"Kept, as they were changed by hand, and no longer managed: {clean(', '.join(plan.left))}")
+        note(f"Kept but no longer managed, because they were changed by hand: {clean(', '.join(plan.left))}")
 
 
 def _is_confirmed(args: argparse.Namespace, machine: Machine, plan: Plan, release: Release) -> bool:
@@ -205,9 +205,9 @@ def _print_deployed(args: argparse.Namespace, machine: Machine, plan: Plan, rele
         ]
         place = clean(tilde(plan.file, machine.paths))
         write(f"Deployed {client_id}/{release.profile_id} to {place}: {', '.join(words)}.")
-        write(f"'mcpctl client undo {client_id}' undoes it. {plan.family.name} may have to be restarted.")
+        write(f"'mcpctl client undo {client_id}' undoes it. You may have to restart {plan.family.name}.")
     if variables := _variables(plan.family, _entries(release.payload)):
-        hint = "; 'mcpctl token' prints the bridge's" if TOKEN in variables else ""
+        hint = "; 'mcpctl token' prints the token of the bridge" if TOKEN in variables else ""
         note(f"{plan.family.name} needs these environment variables: {', '.join(variables)}{hint}.")
 
 
@@ -292,7 +292,7 @@ def drift(args: argparse.Namespace) -> int:
     machine = Machine.of(args)
     known = machine.configurations.families
     if args.file and len(args.clients) != 1:
-        raise InvalidArgument("--file needs the name of exactly one client")
+        raise InvalidArgument("--file requires exactly one client")
     file = Path(args.file).absolute() if args.file else None
     families = [known.get(client_id) for client_id in dict.fromkeys(args.clients)] or known.all()
     every = [(family, each) for family in families for each in machine.deployments.drift(family, file)]

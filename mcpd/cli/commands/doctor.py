@@ -110,7 +110,7 @@ async def _mcpd_checks(bus: Client, *, off: bool) -> tuple[list[Check], set[str]
         return [Check("mcpd", "fail", error.message, f"see '{unit}'")], None
     running, own = properties.get("Version", ""), __version__
     if running == own:
-        checks = [Check("mcpd", "ok", f"version {running} answers")]
+        checks = [Check("mcpd", "ok", f"version {running} is running")]
     else:
         advice = unit.replace("status", "restart")
         checks = [Check("mcpd", "warn", f"mcpd is version {running}, mcpctl is version {own}", f"run '{advice}'")]
@@ -118,7 +118,7 @@ async def _mcpd_checks(bus: Client, *, off: bool) -> tuple[list[Check], set[str]
     if "sandbox" in properties.get("Features", ()):
         checks.append(Check("confinement", "ok", "mcpd confines the servers it starts"))
     elif not off:
-        message = "mcpd cannot confine servers, and starts none"
+        message = "mcpd cannot confine servers, so it does not start any"
         checks.append(Check("confinement", "fail", message, f"'{unit}' shows why; then restart it"))
     is_broken = any(server["state"] == "broken" for server in servers)
     scripts = await asyncio.to_thread(_broken_scripts, system=bus.system) if is_broken else {}
@@ -129,7 +129,7 @@ async def _mcpd_checks(bus: Client, *, off: bool) -> tuple[list[Check], set[str]
             advice = scripts.get(server_id, f"'mcpctl rollback {server_id}' or 'mcpctl remove {server_id}'")
             checks.append(Check("server", "fail", message, advice))
         elif not server.get("configured", True):
-            message = f"{server['id']} lacks required values"
+            message = f"{server['id']} is missing required values"
             checks.append(Check("server", "warn", message, f"see 'mcpctl config get {server['id']}'"))
         checks += await _path_checks(bus, server)
     checks += [Check("servers", "ok", f"{len(servers)} installed"), *source_checks(sources)]

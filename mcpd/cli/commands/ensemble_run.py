@@ -130,7 +130,7 @@ def _input(args: argparse.Namespace, found: Mapping[str, Any]) -> str:
     except UnicodeDecodeError:
         raise InvalidArgument(f"{what} is not UTF-8 text") from None
     if not text.strip() and found["needs_input"]:
-        raise InvalidArgument(f"the ensemble {found['name']} needs input: give INPUT, --input-file or standard input")
+        raise InvalidArgument(f"the ensemble {found['name']} needs input: pass INPUT or --input-file, or pipe it in")
     return text
 
 
@@ -255,14 +255,14 @@ def _execution(result: Mapping[str, Any]) -> dict[str, Any]:
     texts = (
         [str(each.get("text", "")) for each in content if isinstance(each, dict)] if isinstance(content, list) else []
     )
-    raise McpdError(f"{SERVER}: " + ("\n".join(texts).strip() or "the answer contains no run"))
+    raise McpdError(f"{SERVER}: " + ("\n".join(texts).strip() or "the response contains no run"))
 
 
 def _note_reused(execution: Mapping[str, Any]) -> None:
     """Print the agents whose responses were reused from an earlier run."""
     found = reused(execution)
     if found and len(found) == len(execution["results"]):
-        note("There was nothing left to do: all responses are reused from the earlier run.")
+        note("Nothing left to do: all responses were reused from the earlier run.")
     elif found:
         more = f" and {len(found) - _NAMED} more" if len(found) > _NAMED else ""
         note(clean(f"reused: {', '.join(found[:_NAMED])}{more}"))
@@ -277,9 +277,9 @@ def _note_errors(execution: Mapping[str, Any]) -> None:
     if execution.get("error"):
         _note_error(execution["error"])
     if execution.get("cut"):
-        warn(f"responses are truncated here; execution.json of {execution.get('artifact_id')} is complete")
+        warn(f"responses are truncated here; see execution.json of {execution.get('artifact_id')} for all of them")
     if execution.get("not_kept"):
-        warn(f"the run was not stored completely: {execution['not_kept']}")
+        warn(f"the run was only partly stored: {execution['not_kept']}")
     plexus = execution.get("plexus")
     if isinstance(plexus, dict) and plexus.get("error"):
         warn(f"the run was not reported to Plexus: {plexus['error']}")

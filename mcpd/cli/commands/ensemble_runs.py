@@ -53,7 +53,7 @@ def show_run(args: argparse.Namespace, artifacts: Artifacts, artifact: str) -> i
             ("cost", cost(run.cost_usd)),
             ("input", shortened(first_line(run.input or ""), 100)),
             ("critical path", _path(analysis)),
-            ("side by side", _parallelism(analysis)),
+            ("parallelism", _parallelism(analysis)),
         ]
     )
     if run.results:
@@ -87,7 +87,7 @@ def _path(analysis: dict[str, Any]) -> str:
     """Return the agents on the critical path, with their durations."""
     return " → ".join(
         f"{each['agent']} ({duration(each['seconds'])}"
-        + (f", {100 * each['share']:.0f} %)" if each["share"] is not None else ")")
+        + (f", {100 * each['share']:.0f}%)" if each["share"] is not None else ")")
         for each in analysis["critical_path"]
     )
 
@@ -171,14 +171,14 @@ def _metrics(args: argparse.Namespace, artifacts: Artifacts, library: Library) -
         [
             ("ensemble", name),
             ("runs", str(found["runs"])),
-            ("of these", ", ".join(f"{count} {status}" for status, count in found["by_status"].items())),
+            ("by status", ", ".join(f"{count} {status}" for status, count in found["by_status"].items())),
             ("first", window["since"] or ""),
             ("last", window["until"] or ""),
-            ("success rate", "" if rate is None else f"{100 * rate:.1f} %"),
+            ("success rate", "" if rate is None else f"{100 * rate:.1f}%"),
             ("takes", _spread({key: duration(value) for key, value in took.items() if key != "count"})),
             ("costs", _spread({key: cost(value, "$0") for key, value in costs.items() if key != "count"})),
-            ("cost of all", cost(found["total_cost_usd"])),
-            ("tokens of all", str(found["total_tokens"] or "")),
+            ("total cost", cost(found["total_cost_usd"])),
+            ("total tokens", str(found["total_tokens"] or "")),
         ]
     )
     if found["agents"]:
@@ -195,7 +195,7 @@ def _metrics(args: argparse.Namespace, artifacts: Artifacts, library: Library) -
 def _spread(values: Mapping[str, str]) -> str:
     """Format the mean, median and 95th percentile; empty if they are unknown."""
     mean, median, p95 = (values.get(key, "") for key in ("mean", "median", "p95"))
-    return f"{mean} on average, half at most {median}, 95 % at most {p95}" if mean else ""
+    return f"mean {mean}, median {median}, 95th percentile {p95}" if mean else ""
 
 
 def _known(name: str, artifacts: Artifacts, library: Library) -> str:

@@ -32,7 +32,7 @@ async def export(args: argparse.Namespace) -> int:
     async with open_bus(args) as bus:
         entries = await _entries(bus, args)
     if not entries:
-        raise NotFound("nothing to export: no server is installed in this scope")
+        raise NotFound("nothing to export: no servers are installed in this scope")
     if args.format == "registry":
         updated = datetime.now(UTC).replace(microsecond=0).isoformat().replace("+00:00", "Z")
         _write_output(dump_json(registry_of(entries, updated)), args.output, counted(len(entries), "server"))
@@ -46,8 +46,8 @@ def _server_json(entries: Sequence[Entry], output: str | None) -> None:
     directory = Path(output) if output not in (None, _STDOUT) and Path(output or "").is_dir() else None
     if directory is None and len(documents) > 1:
         raise InvalidArgument(
-            f"a server.json describes one server, not {len(documents)}; name one server, or an existing directory with"
-            " -o DIR"
+            f"a server.json describes one server, not {len(documents)}; specify one server, or an existing directory"
+            " with -o DIR"
         )
     for server_id, data in documents.items():
         _write_output(data, output if directory is None else str(directory / f"{server_id}.server.json"), server_id)
@@ -63,7 +63,7 @@ async def _entries(bus: Client, args: argparse.Namespace) -> list[Entry]:
         try:
             entries.append(await _entry(bus, str(server["id"])))
         except McpdError as error:
-            warn(f"{server['id']} is left out: {error.message}")
+            warn(f"skipped {server['id']}: {error.message}")
     return entries
 
 
@@ -93,7 +93,7 @@ def _write_output(data: bytes, output: str | None, what: str) -> None:
 
     path = Path(output)
     if path.is_dir():
-        raise InvalidArgument(f"{output} is a directory; name a file in it")
+        raise InvalidArgument(f"{output} is a directory; specify a file in it")
     try:
         write_atomic(path, data)
     except OSError as error:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""``mcpctl import``: install the servers in a file of another program."""
+"""``mcpctl import``: install the servers in another program's file."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ class ImportFile:
         if not names:
             if len(self.servers) > MOST_UNNAMED:
                 raise InvalidArgument(
-                    f"{file} has {len(self.servers)} servers; name those to install, or add it as a registry:"
+                    f"{file} has {len(self.servers)} servers; specify which to install, or add it as a registry:"
                     f" mcpctl source add file://{file if file.startswith('/') else '…'}"
                 )
             return self.servers
@@ -105,7 +105,7 @@ class ImportFile:
             found = [server for server in self.servers if server.names[kind] == name]
             if len(found) > 1:
                 ids = ", ".join(server.id for server in found[:20])
-                raise InvalidArgument(f"{file} has {len(found)} servers that are called {name!r}: {ids}; give the id")
+                raise InvalidArgument(f"{file} has {len(found)} servers named {name!r}: {ids}; specify the id")
             if found:
                 return found[0]
         ids = ", ".join(server.id for server in self.servers[:20]) or "nothing that can be installed"
@@ -297,7 +297,7 @@ def _show(found: ImportFile, chosen: Sequence[Importable], faults: Mapping[str, 
         for line in plan_lines(list(_plan(_parsed(server)))):
             write(line)
         if server.secrets:
-            write(f"  with the secrets of the file: {clean(', '.join(sorted(server.secrets)))}")
+            write(f"  with the secrets from the file: {clean(', '.join(sorted(server.secrets)))}")
     if chosen == found.servers:
         _note_left_out(found)
     note("Nothing was installed. The packages are not known before the installation.")
@@ -305,7 +305,7 @@ def _show(found: ImportFile, chosen: Sequence[Importable], faults: Mapping[str, 
 
 def _note_left_out(found: ImportFile) -> None:
     if found.left_out:
-        note(f"Left out: {clean(', '.join(found.left_out))}.")
+        note(f"Skipped: {clean(', '.join(found.left_out))}.")
     if not found.servers:
         note("The file contains nothing to install.")
 

@@ -46,10 +46,10 @@ async def install(args: argparse.Namespace) -> int:
     """``mcpctl install``. JSON: the keys of the server; with ``--dry-run`` ``{"id", "plan": [{kind, key, …}]}``."""
     target = target_of(args.target, _manifest_options(args))
     if args.source and (target.manifest is not None or target.bundle is not None):
-        raise InvalidArgument(f"{args.target!r} is not from a registry; leave out --source")
+        raise InvalidArgument(f"{args.target!r} is not from a registry; omit --source")
     if args.at_version and (target.manifest is not None or target.bundle is not None):
         raise InvalidArgument(
-            f"{args.target!r} is not from a registry; leave out --version. To choose the version of a package, write"
+            f"{args.target!r} is not from a registry; omit --version. To choose the version of a package, write"
             f" {' or '.join(index.form('') for index in INDEXES.values())}"
         )
     secrets = {key: user_input.read_secret(name) for key, name in args.secret_files}

@@ -39,8 +39,7 @@ async def logs(args: argparse.Namespace) -> int:
     program = shutil.which("journalctl")
     if program is None or not _SOCKET.is_socket() or not any(place.is_dir() for place in _JOURNALS):
         raise NotSupported(
-            "this system has no journal; the standard error of servers is in the output of mcpd, in lines that begin"
-            f" with '{args.id}: '"
+            f"this system has no journal; look in the output of mcpd for lines that begin with '{args.id}: '"
         )
     users = list(_users(system=args.system))
     _check_readable(system=args.system)
@@ -49,11 +48,11 @@ async def logs(args: argparse.Namespace) -> int:
         async with open_bus(args) as bus:
             await bus.manager.call("GetServer", "s", [args.id])
     except ServiceUnavailable:
-        note("mcpd does not answer; showing the journal anyway.")
+        note("mcpd is not responding; showing the journal anyway.")
     except NotFound as error:
         if not _any(argv):
             raise NotFound(f"{error.message}, and the journal has no entries for it") from error
-        note(f"There is no server {args.id} any more; showing its journal.")
+        note(f"Server {args.id} no longer exists; showing its journal.")
     os.execv(program, [*argv, *_chosen(args)])  # noqa: S606 - argv of our own, and no shell is wanted
 
 
@@ -81,7 +80,7 @@ def _check_readable(*, system: bool) -> None:
     if there and not any(os.access(file, os.R_OK) for file in there):
         raise NotAuthorized(
             "only root and members of the groups systemd-journal and adm may read the journal; "
-            "an administrator adds you with: usermod -aG systemd-journal USER"
+            "an administrator can add you with: usermod -aG systemd-journal USER"
             + ("" if system else ". You can read your own entries once /var/log/journal exists")
         )
 

@@ -148,7 +148,7 @@ class Describer:
         )
         done = await run(PlainLauncher(), replace(spec, id=f"check:{server.id}"), timeout=TIMEOUT)
         if done.code:
-            lines = done.stderr_tail.strip().splitlines() or [f"it ended with status {done.code}"]
+            lines = done.stderr_tail.strip().splitlines() or [f"it exited with status {done.code}"]
             raise InvalidManifest(f"{server.id}: could not list what it offers: {lines[-1]}")
         return load_json(done.stdout, server.id)
 
@@ -188,7 +188,7 @@ _STDOUT: Final = "-"
 _MODE: Final = 0o644
 """Mode of a new map, which mcpd and the users of servers must be able to read."""
 _AS_ROOT: Final = (
-    "root does not run code of files that are not in use yet; as an ordinary user, 'mcpctl --user mcps check FILE'"
+    "root does not run code from files that are not in use yet; as an ordinary user, 'mcpctl --user mcps check FILE'"
     " shows what servers would offer"
 )
 
@@ -232,14 +232,14 @@ def _target(output: Path) -> tuple[Path, int]:
     target = output
     if output.is_symlink():
         if output.lstat().st_uid != os.geteuid():
-            raise InvalidArgument(f"{output} is a symlink of another user; name its target instead")
+            raise InvalidArgument(f"{output} is a symlink owned by another user; specify its target instead")
         target = Path(os.path.realpath(output))
     exists = os.path.lexists(target)
     if exists and (target.is_symlink() or not target.is_file()):
-        raise InvalidArgument(f"{output} is not a regular file; name one, or - for standard output")
+        raise InvalidArgument(f"{output} is not a regular file; specify one, or - for standard output")
     directory = target.absolute().parent
     if directory.exists() and not os.access(directory, os.W_OK | os.X_OK):
-        raise ReadOnly(f"{target}: you may not write to {directory}")
+        raise ReadOnly(f"{target}: no permission to write to {directory}")
     return target, stat.S_IMODE(target.stat().st_mode) if exists else _MODE
 
 

@@ -218,7 +218,7 @@ async def add(args: argparse.Namespace) -> int:
         warn(f"the server cannot be started: {missing.message}; {missing.advice}")
     write(f"'mcpctl tools {place.name}' lists its tools, 'mcpctl call {place.name} TOOL' calls one.")
     if args.watch:
-        write(f"Watching {clean(source)}; Ctrl-C ends it.")
+        write(f"Watching {clean(source)}; press Ctrl-C to stop.")
         sys.stdout.flush()
         await _watch(args, WatchedFile(source, scope, text), place)
     return 0
@@ -279,7 +279,7 @@ def _kind(source: Path, data: bytes) -> ScriptKind:
     words = interpreter(data)
     kind = kind_of(data)
     if not words:
-        raise InvalidArgument(f"{source}: a script must be named .py or .sh, or begin with a #! line")
+        raise InvalidArgument(f"{source}: the name must end in .py or .sh, or the script begin with a #! line")
     if kind == "python" and not words[0].rpartition("/")[2].startswith("python"):
         raise InvalidArgument(f"{source}: {words[0]} is not supported; a script must be Python or shell")
     return kind
@@ -301,7 +301,7 @@ def _require_writable(directory: Path, scope: Scope) -> None:
     existing = next(path for path in (directory, *directory.parents) if path.exists())
     if scope is Scope.SYSTEM and not os.access(existing, os.W_OK | os.X_OK):
         raise NotAuthorized(
-            f"only root may change the system's scripts in {directory}: use sudo, or leave out --system for your own"
+            f"only root may change the system's scripts in {directory}: use sudo, or omit --system for your own"
         )
 
 
@@ -334,7 +334,7 @@ class _Place:
         ours = there == [self.path] and self._last is not None and self._content() == self._last
         if there and not force and not ours:
             raise AlreadyInstalled(
-                f"there is another script of that name: {there[0]}; replace it with --force, or choose another name"
+                f"there is already a script with that name: {there[0]}; replace it with --force, or choose another name"
                 " with --name"
             )
         make_directory(self._directory, self._mode)

@@ -212,7 +212,12 @@ def _print_server(server: Mapping[str, Any]) -> None:
         shown.append(("permissions", f"{more}known once it is fetched"))
     elif not server.get("permissions") and server.get("state") != "broken":
         confined = server.get("sandboxed", True)
-        shown.append(("permissions", "none beyond the sandbox" if confined else "all of the user: the sandbox is off"))
+        shown.append(
+            (
+                "permissions",
+                "none beyond the sandbox" if confined else "everything its user can access: the sandbox is off",
+            )
+        )
     for transport in server.get("transports", []):
         command = " ".join([str(transport.get("command") or ""), *transport.get("args", [])]).strip()
         shown.append(("transport", f"{transport.get('type', '')}  {command or transport.get('url', '')}".strip()))

@@ -28,7 +28,7 @@ def sign(args: argparse.Namespace) -> int:
     from mcpd.trust.signing import sign as signed
 
     if [args.key, *args.files].count(STDIN) > 1:
-        raise InvalidArgument("standard input can be read only once; name files")
+        raise InvalidArgument("standard input can be read only once; specify files")
     key = read_input(args.key, MAX_PEM)
     try:
         public_of(key)

@@ -86,9 +86,9 @@ def name_of(source: Mapping[str, Any]) -> str:
 
 
 def count_faults(source: Mapping[str, Any]) -> str:
-    """Return the number of faults in a registry as text: ``3 faults in its entries``; empty if there are none."""
+    """Return the number of faults in a registry as text: ``3 errors in its entries``; empty if there are none."""
     number = len(source.get("faults") or ())
-    many = f"more than {_MAX_REPORTED} faults" if number > _MAX_REPORTED else counted(number, "fault")
+    many = f"more than {_MAX_REPORTED} errors" if number > _MAX_REPORTED else counted(number, "error")
     return f"{many} in its entries" if number else ""
 
 
@@ -220,7 +220,7 @@ async def _url_of(bus: Client, name: str) -> str:
         return name
     named = [source for source in await bus.manager.call("ListSources") if name_of(source) == name]
     if len(named) > 1:
-        raise InvalidArgument(f"{len(named)} registries have the name {name!r}; give a URL")
+        raise InvalidArgument(f"{len(named)} registries are named {name!r}; specify a URL")
     if named and not named[0].get("url"):
         raise InvalidArgument(f"{named[0].get('file', name)} contains no URL; fix the file, or remove it")
     return str(named[0]["url"]) if named else name

@@ -79,7 +79,7 @@ def _parse_arguments(words: Sequence[str], schema: Mapping[str, Any]) -> dict[st
         if not separator or not key:
             raise InvalidArgument(f"{word!r} is neither KEY=VALUE nor a JSON object")
         if key in arguments:
-            raise InvalidArgument(f"the argument {key!r} is given twice")
+            raise InvalidArgument(f"the argument {key!r} is specified twice")
         arguments[key] = _typed(key, text, schema.get(key))
     return arguments
 

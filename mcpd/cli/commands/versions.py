@@ -26,7 +26,7 @@ async def rollback(args: argparse.Namespace) -> int:
     options = {"generation": variant(args.to, "u")} if args.to else {}
     async with open_bus(args, changing=True) as bus:
         await run_job(bus, "Rollback", "sa{sv}", [args.id, options])
-        server = await _print_server(bus, args, "Went back to")
+        server = await _print_server(bus, args, "Rolled back to")
     if not args.json:
         server_id = clean(args.id)
         note(
@@ -74,7 +74,7 @@ async def pin(args: argparse.Namespace) -> int:
     else:
         for server in servers:
             was_pinned = before[server["id"]].get("pinned", False)
-            unpinned = "is not pinned any more" if was_pinned else "was not pinned"
+            unpinned = "is no longer pinned" if was_pinned else "was not pinned"
             write(f"{title(server)} {'is pinned' if wanted else unpinned}.")
     return 0
 
