@@ -472,7 +472,7 @@ class Manager:
 
         wanted = install_options(options)
         if wanted.version:
-            raise InvalidArgument("InstallBundle: a bundle has one version; drop the option 'version'")
+            raise InvalidArgument("InstallBundle: a bundle has one version; omit the option 'version'")
         directory = self.core.bundles
         await asyncio.to_thread(make_directory, directory, 0o700)
         path = directory / f"{secrets.token_hex(16)}.mcpb"

@@ -60,8 +60,8 @@ def ask(path: Path, method: str, target: str, *, system: bool) -> dict[str, Any]
         status, body = reply.status, json.loads(reply.read(LARGEST_ANSWER))
     except PermissionError as error:
         raise NotAuthorized(
-            f"only members of the group mcp may use {path}; an administrator can add you with: usermod -aG mcp USER; then "
-            "log in again"
+            f"only members of the group mcp may use {path}; an administrator can add you with: usermod -aG mcp USER;"
+            " then log in again"
             if system
             else f"{path} belongs to another user"
         ) from error

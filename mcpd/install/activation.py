@@ -279,5 +279,5 @@ class Activation:
 def _version_in_use(server_id: str, *, is_back: bool) -> str:
     """Return a sentence that says which version is in use after a failure."""
     if is_back:
-        return "The previous version is in use again."
+        return "The previous version was restored."
     return f"The previous version could not be restored; see the journal, and try 'mcpctl rollback {server_id}'."

@@ -49,7 +49,7 @@ class Program:
     def explain(self, doing: str, root: Path, *, network: bool, code: int, stderr: str) -> McpdError:
         """Return the error for a command that failed with *code* while *doing*; *root* is the build directory."""
         said = self.absence(stderr) or self._condense(strip_credentials(stderr), root, last=not network)
-        text = f"{doing} failed: {said or f'the command ended with status {code}'}"
+        text = f"{doing} failed: {said or f'the command exited with status {code}'}"
         if any(mark in stderr for mark in _FULL):
             return NoSpace(f"{doing} failed: the disk is full. Free some space and try again.")
         if any(mark in stderr for mark in self.mismatch):

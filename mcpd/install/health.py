@@ -94,7 +94,7 @@ class HealthCheck:
             found = await self._modern_era(list_tools=True)
             if found is None:
                 why = f"{refusal.reason} ({refusal.code})"
-                raise Unhealthy(f"{self._server_id} refused to initialise: {why}") from refusal
+                raise Unhealthy(f"{self._server_id} refused to initialize: {why}") from refusal
             return Health(found, Protocol("", modern=True))
         finally:
             probe.cancel()
@@ -119,7 +119,7 @@ class HealthCheck:
         try:
             return await self._ask_modern(list_tools=list_tools)
         except Unhealthy as error:
-            log.debug("%s does not speak the modern era: %s", self._server_id, error)
+            log.debug("%s does not support the modern era: %s", self._server_id, error)
             return None
 
     async def _ask_modern(self, *, list_tools: bool) -> list[dict[str, Any]] | None:
@@ -133,7 +133,7 @@ class HealthCheck:
                     return None
                 return await _list_tools(client) if list_tools else []
         except Refused as error:
-            log.debug("%s does not speak the modern era: %s", self._server_id, error)
+            log.debug("%s does not support the modern era: %s", self._server_id, error)
             return None
 
     @asynccontextmanager
@@ -161,7 +161,7 @@ class HealthCheck:
 
     async def _unhealthy(self, session: Session, what: str) -> Unhealthy:
         tail = (await self._stop(session)).stderr_tail.strip()[-STDERR_TEXT:]
-        return Unhealthy(f"{self._server_id} {what}" + (f"\nThe last it wrote to stderr:\n{tail}" if tail else ""))
+        return Unhealthy(f"{self._server_id} {what}" + (f"\nIts last output on stderr:\n{tail}" if tail else ""))
 
     async def _stop(self, session: Session) -> Exit:
         try:

@@ -63,7 +63,7 @@ if TYPE_CHECKING:
     from mcpd.store import InstalledServer, Store
     from mcpd.trust.keys import Keys
 
-REINSTALL: Final = "ask for a reinstallation (mcpctl install --reinstall)"
+REINSTALL: Final = "request a reinstallation (mcpctl install --reinstall)"
 
 log = logging.getLogger(__name__)
 
@@ -151,7 +151,7 @@ class Installer:
                 f"{fault}: the registry lists this file under another id; use the option 'unverified' to install it"
                 " like any other file"
             )
-        raise NotAuthorized(f"{fault} any more; try again to authorize it as unsigned")
+        raise NotAuthorized(f"{fault}; the key was removed meanwhile, so try again to authorize it as unsigned")
 
     def install_bundle(self, bundle: Bundle, options: InstallOptions, owner_uid: int, signer: str = "") -> Job:
         """Install a user-supplied bundle that the key *signer* covers; the job removes the file when it ends.
@@ -181,7 +181,7 @@ class Installer:
         """
         wanted = list(dict.fromkeys(server_ids))
         if options.version and len(wanted) != 1:
-            raise InvalidArgument(f"version {options.version!r} applies to a single server; name exactly one")
+            raise InvalidArgument(f"version {options.version!r} applies to a single server; specify exactly one")
 
         def find() -> list[CatalogEntry]:
             servers = {server_id: self._own(server_id) for server_id in wanted}
@@ -392,7 +392,7 @@ class Installer:
             return
         if not installed.writable and not options.reinstall and self._has_kept(entry.id):
             raise AlreadyInstalled(
-                f"{entry.id} would replace another server with this id and get its values, secrets and state;"
+                f"{entry.id} would replace another server with this id and take over its values, secrets and state;"
                 f" to allow that, {REINSTALL}"
             )
         if not installed.writable or installed.manifest is None:
@@ -411,8 +411,8 @@ class Installer:
             raise AlreadyInstalled(f"{named} is already installed; to install it again, {REINSTALL}")
         if registry and not options.version and is_older(entry, manifest):
             raise AlreadyInstalled(
-                f"{entry.id} {manifest.version} is installed, which is newer than the {entry.version} of {registry};"
-                f" to go back to that, {REINSTALL}"
+                f"{entry.id} {manifest.version} is installed, which is newer than {entry.version} from {registry};"
+                f" to downgrade, {REINSTALL}"
             )
 
     def _has_kept(self, server_id: str) -> bool:

@@ -202,7 +202,7 @@ class Job:
         if self.state.finished:
             return
         if not self.cancellable:
-            raise NotSupported(f"job {self.number} is activating {self.server_id} and cannot be cancelled any more")
+            raise NotSupported(f"job {self.number} is activating {self.server_id} and can no longer be cancelled")
         self.abort()
 
     def proceed(self) -> None:

@@ -96,7 +96,7 @@ def _read(root: Path) -> dict[str, Any]:
     except FileNotFoundError:
         return {}
     if not isinstance(found, dict):
-        raise InvalidManifest(f"{LOCK_FILE}: it is not an object")
+        raise InvalidManifest(f"{LOCK_FILE}: not an object")
     return found
 
 

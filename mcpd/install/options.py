@@ -99,5 +99,5 @@ class Answers:
 
     def _known(self) -> Manifest:
         if self._manifest is None:
-            raise InvalidArgument("this job takes no configuration")
+            raise InvalidArgument("this job does not accept configuration")
         return self._manifest

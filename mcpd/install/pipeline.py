@@ -121,7 +121,7 @@ def _script(entry: Entry, outcome: Outcome) -> str:
     same = [script for script in outcome.scripts if normalise(script) == package]
     if len(outcome.scripts) == 1 or same:
         return (same or list(outcome.scripts))[0]
-    found = f"it brings {', '.join(outcome.scripts)}" if outcome.scripts else "it brings no command"
+    found = f"it provides {', '.join(outcome.scripts)}" if outcome.scripts else "it provides no command"
     raise InvalidManifest(f"{entry.id} has no transports, and its package does not define how to start it: {found}")
 
 
@@ -149,7 +149,7 @@ def _check(entry: Entry, transport: Transport, root: Path) -> None:
     script = _script_argument(command, transport.args)
     if script and not _inside(root, script):
         raise InvalidManifest(
-            f"{entry.id}: {script[:200]!r}, which {command} should run, does not exist{_needs_build(root)}"
+            f"{entry.id}: {script[:200]!r}, which {command} is supposed to run, does not exist{_needs_build(root)}"
         )
 
 
@@ -157,8 +157,8 @@ def _command_hint(command: str, root: Path) -> str:
     """Return a hint if *command* contains arguments, or is a file in *root* written without ``./``; otherwise empty."""
     program, _, arguments = command.partition(" ")
     if arguments and _exists(program, root):
-        return f"; start {program[:200]!r}, and give it its arguments apart from it (args, mcpctl install --arg)"
-    return f"; write {'./' + command[:200]!r} for the file of that name" if _inside(root, command) else ""
+        return f"; start {program[:200]!r}, and pass its arguments separately (args, mcpctl install --arg)"
+    return f"; use {'./' + command[:200]!r} for the file with that name" if _inside(root, command) else ""
 
 
 def _exists(command: str, root: Path) -> bool:
@@ -197,7 +197,7 @@ def _needs_build(root: Path) -> str:
 
 PARALLEL: Final = 2
 """Number of installations that fetch and build at the same time; others wait."""
-PLAN_ONLY: Final = "only the plan was asked for"
+PLAN_ONLY: Final = "only the plan was requested"
 """Message of the :class:`~mcpd.errors.Cancelled` that ends a dry run."""
 
 
@@ -328,7 +328,7 @@ async def _ask_if_offline(job: Job, plan: Plan, error: Unhealthy) -> None:
     """
     if plan.is_agreed or plan.entry.remote is None:
         raise Unhealthy(
-            f"{error.message}\nIf it is only offline: 'mcpctl install --no-check' installs it without a check."
+            f"{error.message}\nIf it is just offline: 'mcpctl install --no-check' installs it without a check."
         ) from error
     problem = error.message.splitlines()[0]
     await job.ask_consent([Need("unchecked", plan.entry.remote.address, description=problem)])

@@ -76,7 +76,7 @@ def required_consent(
         if is_steering(name) and not (before and before.env.get(name) == value)
     ]
     if manifest.runtime.run_as == "system" and not (before and before.runtime.run_as == "system"):
-        needs.append(Need("run-as", "system", "runs as the system's own account mcp-server"))
+        needs.append(Need("run-as", "system", "runs as the system account mcp-server"))
     return tuple(needs)
 
 
@@ -125,7 +125,7 @@ def _address_change(
     if before.stdio is None and before.remote is not None:
         then = _origins(before.remote.address, config.merge(before, [before.config]))
     if now != then:
-        past = f"until now it is {', '.join(then)}" if then else "until now the server runs on this machine"
+        past = f"so far, they went to {', '.join(then)}" if then else "so far, the server ran on this machine"
         yield Need(
             "remote", ", ".join(now), description=f"receives the requests of clients and the configured values; {past}"
         )
@@ -362,7 +362,7 @@ def at_version(offer: CatalogEntry, version: str) -> CatalogEntry:
         raise InvalidArgument(f"{entry.id} has no versions to choose from")
     if source.sha256 and version != source.version:
         raise InvalidArgument(
-            f"{entry.id} is pinned by its hash to {source.version or 'one version'}; drop the version"
+            f"{entry.id} is pinned by its hash to {source.version or 'one version'}; omit the version"
         )
     if version == getattr(source, pin):
         return offer

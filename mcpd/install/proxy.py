@@ -272,9 +272,9 @@ def _failure(error: Exception) -> bytes:
     elif isinstance(error, socket.gaierror):
         status, reason = "502" if error.errno == socket.EAI_AGAIN else "400", error.strerror
     elif isinstance(error, ValueError):
-        status, reason = "400", "not understood"
+        status, reason = "400", "malformed request"
     else:
-        status, reason = "502", getattr(error, "strerror", None) or str(error) or "no connection in time"
+        status, reason = "502", getattr(error, "strerror", None) or str(error) or "timed out"
     return f"HTTP/1.1 {status} {reason}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n".encode("ascii", "replace")
 
 

@@ -240,7 +240,7 @@ def _check_overlap(archive: zipfile.ZipFile, file: IO[bytes]) -> None:
             raise Refused(f"{_shown(info.orig_filename)}: overlaps another file of the archive")
         end = info.header_offset + _LOCAL_HEADER + names + info.compress_size
     if end > archive.start_dir:
-        raise Refused("its last file overlaps its table of contents")
+        raise Refused("its last file overlaps the central directory")
 
 
 def _small(archive: zipfile.ZipFile, info: zipfile.ZipInfo, name: str) -> bytes:

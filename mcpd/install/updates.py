@@ -315,7 +315,7 @@ class Revisions:
         try:
             document = load_json(read_file(self._file), str(self._file))
         except InvalidManifest as error:
-            log.warning("%s; 'mcpctl update --check' writes it again", error.message)
+            log.warning("%s; 'mcpctl update --check' rewrites it", error.message)
             return {}
         except OSError as error:
             if not is_missing(error):

@@ -150,7 +150,7 @@ def _recorded(file: BufferedReader) -> Iterator[tuple[str, str]]:
     while line := file.readline(_MAX_LINE):
         what, _, path = line.rstrip(b"\n").rpartition(b" ")
         if not what or not line.endswith(b"\n"):
-            raise InvalidManifest(f"{LIST}: it is not a list of files")
+            raise InvalidManifest(f"{LIST}: not a list of files")
         yield os.fsdecode(unquote_to_bytes(path)), what.decode("ascii", "replace")
 
 

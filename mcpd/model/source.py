@@ -80,7 +80,7 @@ class Source(Document):
         if not self.url:
             yield f"its {self.type} source has no 'url'"
         if self.type is SourceType.MCPB and (self.path or self.rev):
-            yield "a bundle is installed whole and pinned by 'sha256'; drop path and rev"
+            yield "a bundle is installed whole and pinned by 'sha256'; omit path and rev"
         if self.type is SourceType.ARCHIVE and not self.sha256:
             yield "an archive needs source.sha256, as nothing else pins its content"
         if self.type is SourceType.ARCHIVE and self.rev:

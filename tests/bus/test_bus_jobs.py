@@ -60,7 +60,7 @@ async def test_a_client_that_polls_learns_why_a_job_failed(core: Core, client: C
     before = await client.job(work.path).properties()
     assert [before[name] for name in ("Error", "Message", "Detail")] == ["", "", ""]
     async with client.signals(path=work.path, interface=PROPERTIES) as signals:
-        work.failure = errors.Unhealthy("x does not work\nThe last it wrote to stderr:\nno\0 such file")
+        work.failure = errors.Unhealthy("x does not work\nIts last output on stderr:\nno\0 such file")
         work.go_on.set()
         while (changed := (await next_signal(signals, "PropertiesChanged")).args[1])["State"] != "failed":
             pass
@@ -68,7 +68,7 @@ async def test_a_client_that_polls_learns_why_a_job_failed(core: Core, client: C
     said = {
         "Error": "org.mcpd.Mcp1.Error.Unhealthy",
         "Message": "x does not work",
-        "Detail": "The last it wrote to stderr:\nno\ufffd such file",
+        "Detail": "Its last output on stderr:\nno\ufffd such file",
     }
     assert said.items() <= after.items()
     assert said.items() <= changed.items()

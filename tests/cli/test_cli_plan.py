@@ -74,7 +74,7 @@ async def test_a_plan_is_a_screenful_unless_all_packages_are_asked_for(
 
     def planned(job: Job) -> None:
         job.enter("planning", plan=[*PLAN, *packages])
-        job.end("cancelled", "org.mcpd.Mcp1.Error.Cancelled", "only the plan was asked for")
+        job.end("cancelled", "org.mcpd.Mcp1.Error.Cancelled", "only the plan was requested")
 
     mcpd.on_job = planned
     lines = (await mcpctl(command, "calculator")).err.splitlines()
@@ -115,7 +115,7 @@ async def test_a_plan_names_the_file_that_was_given(mcpctl: Mcpctl, mcpd: FakeMc
 
     def planned(job: Job) -> None:
         job.enter("planning", plan=plan)
-        job.end("cancelled", "org.mcpd.Mcp1.Error.Cancelled", "only the plan was asked for")
+        job.end("cancelled", "org.mcpd.Mcp1.Error.Cancelled", "only the plan was requested")
 
     mcpd.on_job = planned
     lines = (await mcpctl("install", str(bundle), "--dry-run", "--verbose")).out.splitlines()
@@ -172,7 +172,7 @@ async def test_variables_are_shown(mcpctl: Mcpctl, mcpd: FakeMcpd) -> None:
 async def test_a_dry_run_says_that_a_program_may_have_to_be_named(mcpctl: Mcpctl, mcpd: FakeMcpd) -> None:
     def only_planned(job: Job) -> None:
         job.enter("planning", plan=[{"kind": "source", "key": "x.tar.gz"}])
-        job.end("cancelled", "org.mcpd.Mcp1.Error.Cancelled", "only the plan was asked for")
+        job.end("cancelled", "org.mcpd.Mcp1.Error.Cancelled", "only the plan was requested")
 
     mcpd.on_job = only_planned
     assert "use --command if that fails.\n" in (await mcpctl("install", "npm:x", "--dry-run")).err
@@ -215,7 +215,7 @@ async def test_what_was_shown_before_a_value_was_asked_for_is_not_shown_again(
 async def test_a_dry_run_ends_once_the_plan_is_known(mcpctl: Mcpctl, mcpd: FakeMcpd) -> None:
     def only_planned(job: Job) -> None:
         job.enter("planning", plan=PLAN)
-        job.end("cancelled", "org.mcpd.Mcp1.Error.Cancelled", "only the plan was asked for")
+        job.end("cancelled", "org.mcpd.Mcp1.Error.Cancelled", "only the plan was requested")
 
     mcpd.on_job = only_planned
     ended = await mcpctl("install", "calculator", "--dry-run", "--yes")

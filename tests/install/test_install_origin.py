@@ -164,7 +164,7 @@ async def test_the_same_version_is_installed_once(world: World, tmp_path: Path) 
     with pytest.raises(AlreadyInstalled) as refused:
         await world.install(nameless)
     assert str(refused.value.message) == (
-        f"{HELLO} is already installed; to install it again, ask for a reinstallation (mcpctl install --reinstall)"
+        f"{HELLO} is already installed; to install it again, request a reinstallation (mcpctl install --reinstall)"
     )
     assert (await world.install({**nameless, "version": "1.0"})).error is None
     with pytest.raises(AlreadyInstalled, match=f"{HELLO} 1.0 is already installed"):

@@ -92,8 +92,8 @@ async def test_an_entry_that_asks_for_the_users_service_manager_is_refused_befor
 @pytest.mark.parametrize(
     ("permission", "reason"),
     [
-        ("filesystem:rw:/proc", "cannot be granted; name the directories that are needed"),
-        ("filesystem:create:/dev/x", "cannot be granted; name the directories that are needed"),
+        ("filesystem:rw:/proc", "cannot be granted; specify only the directories that are needed"),
+        ("filesystem:create:/dev/x", "cannot be granted; specify only the directories that are needed"),
         ("filesystem:ro:relative", "must be absolute"),
     ],
 )
@@ -176,7 +176,7 @@ async def test_huge_files_of_a_project_are_refused_by_name(world: World, tmp_pat
     transport = {"type": "stdio", "command": command, "args": ["server.py"]}
     job = await world.install(local(source, transports=[transport]))
     assert isinstance(job.error, InvalidManifest)
-    assert f"{name} of the project is larger" in job.error.message
+    assert f"the project's {name} is larger" in job.error.message
     assert world.left_over() == []
 
 

@@ -67,7 +67,7 @@ async def test_values_and_variables_are_shown_with_what_they_grant(world: World,
 async def test_neither_a_pin_nor_a_newer_version_is_passed_over(world: World, tmp_path: Path) -> None:
     source = project(tmp_path / "src")
     await world.fetch(local(source, version="2.0"))
-    with pytest.raises(AlreadyInstalled, match=r"newer than the 1\.0"):
+    with pytest.raises(AlreadyInstalled, match=r"newer than 1\.0"):
         await world.fetch(local(source, version="1.0"))
     world.store.set_pinned(HELLO, True)
     for reinstall in (False, True):

@@ -91,8 +91,8 @@ class ArchiveFile:
         """Raise :class:`~mcpd.errors.InvalidManifest` if a name in *directory* is reserved for mcpd's own files."""
         for path in directory.iterdir():
             if path.name.startswith(RESERVED):
-                what = f"{self._bench.entry.id}: {self.name} holds {readable(path.name)}"
-                raise InvalidManifest(f"{what}, a name that mcpd uses")
+                what = f"{self._bench.entry.id}: {self.name} contains {readable(path.name)}"
+                raise InvalidManifest(f"{what}, a name reserved by mcpd")
 
     async def _run(self, action: str, argument: str, writable: tuple[Path, ...]) -> bytes:
         try:

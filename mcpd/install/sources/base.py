@@ -123,7 +123,7 @@ def read_project_file(path: Path, limit: int = MAX_FILE) -> bytes | None:
     try:
         return read_file(path, limit)
     except InvalidManifest as error:
-        raise InvalidManifest(f"{path.name} of the project is larger than {limit / 1024**2:g} MiB") from error
+        raise InvalidManifest(f"the project's {path.name} is larger than {limit / 1024**2:g} MiB") from error
     except OSError as error:
         if is_missing(error):
             return None

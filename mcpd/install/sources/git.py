@@ -91,7 +91,7 @@ class GitRecipe:
         self._repository.mkdir()
         wanted = self._source.rev or "HEAD"
         answer = await self._git(
-            ["ls-remote", "--", self._place(), wanted, f"{wanted}^{{}}"], doing=f"asking {self._name()}", network=True
+            ["ls-remote", "--", self._place(), wanted, f"{wanted}^{{}}"], doing=f"querying {self._name()}", network=True
         )
         lines = [line.partition("\t") for line in answer.decode("utf-8", "replace").splitlines()]
         found = {name: commit for commit, _, name in lines}

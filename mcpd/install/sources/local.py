@@ -43,7 +43,7 @@ class LocalRecipe:
     def check(entry: Entry, source: Source) -> None:
         """See :class:`~mcpd.install.sources.base.Recipe`."""
         if source.sha256 or source.rev or source.version:
-            raise InvalidManifest(f"{entry.id}: a local source cannot be pinned; drop rev, version and sha256")
+            raise InvalidManifest(f"{entry.id}: a local source cannot be pinned; omit rev, version and sha256")
 
     async def resolve(self) -> Resolution:
         """See :class:`~mcpd.install.sources.base.Recipe`; dependencies are known only after :meth:`fetch`."""
@@ -88,7 +88,7 @@ def unreadable(source: Path, scope: Scope) -> SourceUnavailable:
             " /tmp; copy it elsewhere, for example to /srv, or install it for yourself (mcpctl --user)"
         )
     whose = "the system's mcpd (user mcpd)" if scope is Scope.SYSTEM else "you"
-    return SourceUnavailable(f"{source} cannot be read by {whose}; check that it exists, and its permissions")
+    return SourceUnavailable(f"{source} cannot be read by {whose}; check that it exists and is readable")
 
 
 async def copy_project(bench: Workbench, source: Pinned) -> None:

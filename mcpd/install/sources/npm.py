@@ -117,8 +117,8 @@ class NodeModules:
             outer = differing.file.rpartition(f"/{MODULES}/")[0].rpartition(f"{MODULES}/")[2]
             raise IntegrityMismatch(
                 f"the registry's file of {differing.name} {differing.version} does not match the hash in the lock"
-                f" file of {outer or self._bench.entry.id}; nothing was installed. Choose another version, or have that"
-                " lock file made from the registry"
+                f" file of {outer or self._bench.entry.id}; nothing was installed. Choose another version, or"
+                " regenerate that lock file from the registry"
             ) from error
         (self.directory / MODULES).mkdir(exist_ok=True)
         missing = [file.name for file in files if not (self.directory / file.file).is_dir()]
@@ -132,7 +132,7 @@ class NodeModules:
         try:
             name = json.loads(answer)[0]["filename"]
         except (ValueError, KeyError, IndexError, TypeError) as error:
-            raise SourceUnavailable(f"cannot parse npm's answer about {spec}") from error
+            raise SourceUnavailable(f"cannot parse npm's output for {spec}") from error
         file = self.directory / str(name).replace("@", "").replace("/", "-")
         found = await in_thread(_hashes, file)
         file.unlink()
@@ -261,7 +261,7 @@ def parse_lock(data: bytes, registries: Iterable[str]) -> list[LockedFile]:
         packages = json.loads(data)["packages"]
         items = [(path, dict(item)) for path, item in packages.items() if path]
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise InvalidManifest("package-lock.json cannot be read; write it with npm 7 or newer") from error
+        raise InvalidManifest("package-lock.json cannot be read; regenerate it with npm 7 or newer") from error
     allowed = origins(registries)
     return [_locked(path, item, allowed) for path, item in items]
 
@@ -296,16 +296,16 @@ def _hashes(path: Path) -> tuple[str, str]:
 def _locked(path: str, item: dict[str, Any], allowed: Container[tuple[str, int]]) -> LockedFile:
     name = readable(str(item.get("name") or path.rpartition(f"{MODULES}/")[2]))
     if not path.isprintable():
-        raise InvalidManifest(f"package-lock.json puts {name} at a path with control characters")
+        raise InvalidManifest(f"package-lock.json places {name} at a path with control characters")
     if ".." in path.split("/") or not path.startswith(f"{MODULES}/"):
-        raise InvalidManifest(f"package-lock.json puts {name} at {path[:200]!r}, outside node_modules")
+        raise InvalidManifest(f"package-lock.json places {name} at {path[:200]!r}, outside node_modules")
     resolved = str(item.get("resolved") or "")
     if item.get("inBundle") and not resolved and path.count(f"{MODULES}/") > 1:
         # A bundled package is part of the package around it.
         return LockedFile(name, str(item.get("version", "")), "bundled", path)
     if item.get("link") or not _is_of_registry(resolved, allowed) or not item.get("integrity"):
         raise InvalidManifest(
-            f"{name} is not from an npm registry ({readable(resolved)}); other packages are not installed"
+            f"{name} is not from an npm registry ({readable(resolved)}); packages from elsewhere are not installed"
         )
     integrity = str(item["integrity"])
     if not _HASH.search(integrity):

@@ -153,9 +153,9 @@ def _package_json(root: Path) -> dict[str, Any]:
     try:
         found = json.loads(content)
     except (ValueError, RecursionError) as error:
-        raise InvalidManifest(f"package.json of the project is not JSON: {error}") from error
+        raise InvalidManifest(f"the project's package.json is not valid JSON: {error}") from error
     if not isinstance(found, dict):
-        raise InvalidManifest("package.json of the project is not an object")
+        raise InvalidManifest("the project's package.json is not an object")
     return found
 
 

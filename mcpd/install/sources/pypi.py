@@ -286,7 +286,7 @@ def _locked(item: dict[str, Any]) -> LockedFile:
     check_indexed(name, version)
     file = unquote(info["url"].partition("#")[0].rpartition("/")[2])
     if "archive_info" not in info or not file.endswith(".whl"):
-        raise InvalidManifest(f"{name} {version} is not available as a wheel; other packages are not installed")
+        raise InvalidManifest(f"{name} {version} is not available as a wheel; only wheels are installed")
     archive = info["archive_info"]
     hashes = archive.get("hashes") or dict([archive["hash"].split("=", 1)] if archive.get("hash") else [])
     strong = next((kind for kind in _STRENGTH if DIGEST.fullmatch(str(hashes.get(kind)))), None)
@@ -393,14 +393,14 @@ def check_line(line: str, origin: str) -> None:
     requirement = line.partition(";")[0]
     # pip splits lines at more characters than \n, and expands variables, which may hold a mirror's password.
     if not _NAME.match(line) or len(line.splitlines()) != 1 or line.endswith("\\") or "${" in line:
-        raise InvalidManifest(f"{origin}: {line[:100]!r} is not supported; only names of packages are")
+        raise InvalidManifest(f"{origin}: {line[:100]!r} is not supported; only package names are")
     url = _URL.search(requirement)
     if url and not (url[1].startswith("https://") and url[1].partition("#")[0].endswith(".whl")):
         raise InvalidManifest(
-            f"{origin}: {line[:100]!r} is not supported; name a package of an index, or a wheel by https"
+            f"{origin}: {line[:100]!r} is not supported; use a package from an index, or an https URL of a wheel"
         )
     if not url and re.search(r"[/\\]|://|\.(whl|zip|tar|gz|bz2|tgz)\b", requirement.partition(" --hash")[0]):
-        raise InvalidManifest(f"{origin}: {line[:100]!r} is a path, and only names of packages are supported")
+        raise InvalidManifest(f"{origin}: {line[:100]!r} is a path; only package names are supported")
     options = [word for word in requirement.split() if word.startswith("-")]
     if any(not option.startswith("--hash=") for option in options):
         raise InvalidManifest(f"{origin}: the option in {line[:100]!r} is not supported")
@@ -450,7 +450,7 @@ def _pyproject(path: Path) -> dict[str, Any]:
     try:
         return parse_toml(content)
     except ValueError as error:
-        raise InvalidManifest(f"pyproject.toml of the project cannot be read: {error}") from error
+        raise InvalidManifest(f"the project's pyproject.toml cannot be read: {error}") from error
 
 
 def _strings(value: object, key: str) -> list[str]:
@@ -547,7 +547,7 @@ def _uv_locked(name: str, package: dict[str, Any]) -> LockedFile:
     check_indexed(name, version)
     wheels = {_file(wheel): wheel for wheel in package.get("wheels", ())}
     if not wheels:
-        raise InvalidManifest(f"{name} {version} is not available as a wheel; other packages are not installed")
+        raise InvalidManifest(f"{name} {version} is not available as a wheel; only wheels are installed")
     file = max(wheels, key=_preference)
     sha256 = wheels[file].get("hashes", {}).get("sha256")
     if not DIGEST.fullmatch(str(sha256)):

@@ -218,7 +218,7 @@ def test_of_an_older_page_the_latest_versions_count() -> None:
         (entry(source={"type": "archive", "url": "https://example.com/a.zip", "sha256": "0" * 64}), ""),
         (entry(source={"type": "mcpb"}), "its mcpb source has no 'url'"),
         (entry(source={"type": "mcpb", "sha256": "0" * 64}), "installed from a file"),
-        (entry(source={"type": "mcpb", "url": "https://example.com/a.mcpb", "rev": "1"}), "drop path and rev"),
+        (entry(source={"type": "mcpb", "url": "https://example.com/a.mcpb", "rev": "1"}), "omit path and rev"),
         (entry(source={"type": "archive", "url": "https://x/a"}, manifest="https://x/m.json"), "source.sha256"),
         (entry(platforms=["windows"]), "Linux"),
         (entry(transports=[{"type": "stdio", "command": "x", "platforms": ["darwin"]}]), "none of its transports"),

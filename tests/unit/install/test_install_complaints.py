@@ -107,7 +107,7 @@ def test_credentials_are_stripped() -> None:
         (Program(), "".join(f"fatal: {n}\n" for n in range(9)), True, "fatal: 0\nfatal: 1\nfatal: 2\nfatal: 3"),
         (PIP, PIP_BUILD, False, "RuntimeError: no compiler in build/source"),
         (Program(), "one\ntwo\nthree\nfour\nthe end of /gen/a/1", False, "two\nthree\nfour\nthe end of ."),
-        (Program(), "", False, "the command ended with status 3"),
+        (Program(), "", False, "the command exited with status 3"),
     ],
 )
 def test_a_failed_command_is_quoted_with_the_lines_that_matter(

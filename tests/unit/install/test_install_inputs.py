@@ -100,7 +100,7 @@ def test_requirement_files_include_each_other_inside_the_project_only(tmp_path: 
 )
 def test_broken_project_files_are_named(tmp_path: Path, text: str, fault: str) -> None:
     (tmp_path / "pyproject.toml").write_text(text, errors="surrogateescape")
-    with pytest.raises(InvalidManifest, match=rf"^pyproject\.toml of the project {fault}"):
+    with pytest.raises(InvalidManifest, match=rf"^the project's pyproject\.toml {fault}"):
         PythonProject.read(tmp_path)
 
 
@@ -401,8 +401,8 @@ def test_runners(tmp_path: Path, command: str, args: list[str], settled: tuple[s
 @pytest.mark.parametrize(
     ("command", "way_out"),
     [
-        ("sh server.sh", r"; start 'sh', and give it its arguments apart from it \(args, mcpctl install --arg\)$"),
-        ("server.sh", r"; write '\./server\.sh' for the file of that name$"),
+        ("sh server.sh", r"; start 'sh', and pass its arguments separately \(args, mcpctl install --arg\)$"),
+        ("server.sh", r"; use '\./server\.sh' for the file with that name$"),
         ("nothing x", "installed on this system$"),
     ],
 )
@@ -430,7 +430,7 @@ def test_several_scripts_are_named(tmp_path: Path) -> None:
             "the system's mcpd, whose service has no access to home directories and /tmp; copy it.*mcpctl --user",
         ),
         ("/srv/there/is/none", Scope.SYSTEM, r"the system's mcpd \(user mcpd\); check that it exists"),
-        ("/home/nobody/x", Scope.USER, "you; check that it exists, and its permissions"),
+        ("/home/nobody/x", Scope.USER, "you; check that it exists and is readable"),
     ],
 )
 def test_a_source_that_cannot_be_read_says_why(path: str, scope: Scope, words: str) -> None:

@@ -185,14 +185,14 @@ def test_hard_links_become_files_of_their_own(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("name", "limit"), [("requirements.txt", "1 MiB"), ("pyproject.toml", "0.25 MiB")])
 def test_a_huge_file_of_a_python_project_is_not_read(tmp_path: Path, name: str, limit: str) -> None:
     sparse(tmp_path / name)
-    with pytest.raises(InvalidManifest, match=f"{name} of the project is larger than {limit}"):
+    with pytest.raises(InvalidManifest, match=f"the project's {name} is larger than {limit}"):
         PythonProject.read(tmp_path)
 
 
 def test_a_huge_file_of_requirements_that_is_included_is_not_read(tmp_path: Path) -> None:
     (tmp_path / "requirements.txt").write_text("-r more.txt\n")
     sparse(tmp_path / "more.txt")
-    with pytest.raises(InvalidManifest, match=r"more\.txt of the project is larger"):
+    with pytest.raises(InvalidManifest, match=r"the project's more\.txt is larger"):
         PythonProject.read(tmp_path)
 
 
@@ -214,7 +214,7 @@ def test_a_huge_package_json_is_not_read(tmp_path: Path) -> None:
     document = {"id": "x", "name": "x", "transports": [{"type": "stdio", "command": "nothing-of-that-name"}]}
     with pytest.raises(InvalidManifest, match="nothing-of-that-name"):
         resolve_transports(Entry.parse(document, "test"), Outcome(), tmp_path)
-    with pytest.raises(InvalidManifest, match=r"package\.json of the project is larger than 1 MiB"):
+    with pytest.raises(InvalidManifest, match=r"the project's package\.json is larger than 1 MiB"):
         read_project_file(tmp_path / "package.json")
     with pytest.raises(InvalidManifest, match="larger than 8 MiB"):
         read_project_file(tmp_path / "package.json", base.MAX_LOCK)

@@ -173,9 +173,9 @@ async def test_no_proxy_is_asked_for_this_machine(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        ("POST http://registry.test/x", "400 not understood"),
-        ("GET http://[registry.test/x", "400 not understood"),
-        ("nonsense", "400 not understood"),
+        ("POST http://registry.test/x", "400 malformed request"),
+        ("GET http://[registry.test/x", "400 malformed request"),
+        ("nonsense", "400 malformed request"),
         ("CONNECT registry.test:443", "400 proxies of the type socks5 are not supported"),
     ],
 )

@@ -228,7 +228,7 @@ def test_a_name_behind_nul_does_not_count(tmp_path: Path) -> None:
 
 
 def test_files_that_share_their_bytes(tmp_path: Path) -> None:
-    """One kernel of zeros that many entries of the table of contents name."""
+    """One kernel of zeros that many entries of the central directory name."""
     data = zipped(*((f"{number:04}", b"\0" * MIB) for number in range(3)))
     start = data.index(b"PK\1\2")
     table = bytearray(data[start:])
@@ -242,7 +242,7 @@ def test_a_file_that_reaches_into_the_table_of_contents(tmp_path: Path) -> None:
     data = bytearray(zipped(("a", b"x" * 100), method=zipfile.ZIP_STORED))
     entry = data.index(b"PK\1\2")
     data[entry + 20 : entry + 28] = struct.pack("<II", 150, 150)
-    assert "table of contents" in refused(tmp_path, bytes(data))
+    assert "central directory" in refused(tmp_path, bytes(data))
 
 
 def test_bombs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
