@@ -188,7 +188,7 @@ async def _stream_chunks(fd: int, mode: int, what: str) -> AsyncGenerator[bytes]
             # splice() blocks on sockets, whatever its flags are.
             peer = stack.enter_context(socket.socket(fileno=os.dup(fd)))
             if (peer.family, peer.type) != (socket.AF_UNIX, socket.SOCK_STREAM):
-                raise InvalidArgument(f"{what}: not a unix stream socket; pass a pipe or a memfd")
+                raise InvalidArgument(f"{what}: not a Unix stream socket; pass a pipe or a memfd")
 
             def take() -> bytes:
                 return peer.recv(_CHUNK_SIZE, socket.MSG_DONTWAIT)

@@ -347,7 +347,7 @@ class Polkit:
 
 
 def _caller_gone(call: Call) -> ServiceUnavailable:
-    return ServiceUnavailable(f"{call.sender} has left the message bus")
+    return ServiceUnavailable(f"{call.sender} has disconnected from the message bus")
 
 
 def _refusal(question: _Question, decision: _Decision, *, asked: bool) -> NotAuthorized:

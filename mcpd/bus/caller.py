@@ -145,7 +145,7 @@ class Callers:
             uid, pid = await self._lookup(self._connection, sender)
             # The sender may have left after the bus answered.
             if sender in self._left:
-                raise ServiceUnavailable(f"{sender} has left the message bus")
+                raise ServiceUnavailable(f"{sender} has disconnected from the message bus")
         finally:
             self._left.discard(sender)
         caller = self._known[sender] = Caller(sender, uid, pid)
@@ -163,7 +163,7 @@ class Callers:
             try:
                 listener(caller)
             except McpdError as error:
-                log.warning("After %s left the bus: %s", sender, error.message)
+                log.warning("After %s disconnected from the bus: %s", sender, error.message)
 
 
 class User(NamedTuple):

@@ -267,7 +267,7 @@ class Client:
         bus = "system" if self.system else "session"
         start = "'systemctl start mcpd'" if self.system else "'systemctl --user start mcpd' or 'mcpd --user &'"
         return errors.ServiceUnavailable(
-            f"mcpd does not answer on the {bus} bus: {error.message}; start it with {start}"
+            f"mcpd is not responding on the {bus} bus: {error.message}; start it with {start}"
             + _user_hint(system=self.system)
         )
 

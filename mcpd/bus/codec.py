@@ -310,7 +310,7 @@ def marshal(signature: str, values: Sequence[object]) -> bytes:
     """Return the body with *values* of *signature*. Raises :class:`WireError`."""
     writers = _writers(signature)
     if len(writers) != len(values):
-        raise WireError(f"the signature {signature!r} asks for {len(writers)} values, not {len(values)}")
+        raise WireError(f"the signature {signature!r} requires {len(writers)} values, not {len(values)}")
     out = bytearray()
     try:
         for write, value in zip(writers, values, strict=True):

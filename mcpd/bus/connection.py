@@ -199,7 +199,9 @@ class Connection:
             if future.done() and not future.cancelled() and future.exception() is None:
                 future.result().fds.close()
             if isinstance(error, TimeoutError):
-                raise errors.TimedOut(f"{destination} did not answer {interface}.{member} in {timeout} s") from error
+                raise errors.TimedOut(
+                    f"{destination} did not answer {interface}.{member} within {timeout} s"
+                ) from error
             raise
         finally:
             del self._calls[serial]
@@ -257,7 +259,7 @@ class Connection:
         flags: int = 0,
     ) -> None:
         if self._lost.done():
-            raise errors.ServiceUnavailable("the connection to the message bus is lost")
+            raise errors.ServiceUnavailable("the connection to the message bus was lost")
         if self._writer.queued + len(body) > MAX_QUEUED and kind is not Kind.CALL:
             if not self._dropping:
                 log.error("The message bus is not reading: %d bytes are queued, dropping messages", MAX_QUEUED)
@@ -403,7 +405,7 @@ class Connection:
         self._socket.close()
         for future in self._calls.values():
             if not future.done():
-                future.set_exception(errors.ServiceUnavailable("the connection to the message bus is lost"))
+                future.set_exception(errors.ServiceUnavailable("the connection to the message bus was lost"))
 
 
 async def _authenticated(address: str) -> socket.socket:
@@ -412,7 +414,7 @@ async def _authenticated(address: str) -> socket.socket:
     transport, options = parse_address(address)[0]  # type: ignore[no-untyped-call]
     path = options.get("path") or "\0" + options.get("abstract", "")
     if transport != "unix" or path == "\0":
-        raise InvalidAddressError(f"{address!r} is not the address of a unix socket")
+        raise InvalidAddressError(f"{address!r} is not the address of a Unix socket")
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         # A non-blocking connect() does not wait while many others connect, but fails.
@@ -438,7 +440,7 @@ async def _auth_line(sock: socket.socket) -> str:
         received = await asyncio.get_running_loop().sock_recv(sock, _MAX_AUTH_LINE)
         line += received
         if not received or len(line) > _MAX_AUTH_LINE:
-            raise EOFError("the message bus ended the authentication")
+            raise EOFError("the message bus aborted the authentication")
     return line[:-2].decode()
 
 

@@ -150,7 +150,7 @@ class Dispatcher:
         if self._in_flight[frame.sender] >= MAX_IN_FLIGHT:
             raise LimitExceeded(f"{frame.sender} has {MAX_IN_FLIGHT} unanswered calls; wait for some replies")
         if frame.body is None:
-            raise LimitExceeded(f"a call may have at most {MAX_CALL} bytes; pass more through a file descriptor")
+            raise LimitExceeded(f"a call may have at most {MAX_CALL} bytes; pass larger data in a file descriptor")
         if len(frame.fds) > MAX_CALL_FDS:
             raise LimitExceeded(f"a call may have at most {MAX_CALL_FDS} file descriptors, not {len(frame.fds)}")
         if self._connection.congested:
@@ -188,7 +188,7 @@ class Dispatcher:
         if handler.changes and self._read_only():
             raise ReadOnly(
                 f"{method.name}: mcpd is read-only and changes nothing: it was started with --read-only, mcpd.toml has"
-                " read_only = true below [daemon], or mcpd.toml cannot be used (see the journal)"
+                " read_only = true below [daemon], or mcpd.toml is invalid (see the journal)"
             )
         covered = None
         if handler.authorize is not None:
@@ -260,7 +260,7 @@ def _marshal(method: Method, result: Any) -> bytes:
         raise RuntimeError(f"{method.name} returned a value that does not fit {method.out_signature!r}") from error
     if len(body) > MAX_REPLY:
         raise LimitExceeded(
-            f"the reply of {method.name} has {len(body)} bytes, more than {MAX_REPLY}; ask for less, with a filter or"
-            " limit if the method has one"
+            f"the reply of {method.name} is {len(body)} bytes long, more than {MAX_REPLY}; ask for less, with a filter"
+            " or limit if the method has one"
         )
     return body

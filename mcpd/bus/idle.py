@@ -109,7 +109,7 @@ class IdleExit:
             # All calls that the bus sent before its reply have arrived by now.
             if self._remaining() == 0:
                 break
-        log.info("mcpd is idle and exits; the next call starts it again")
+        log.info("mcpd is idle and exiting; the next call will start it again")
         notify("STOPPING=1", "STATUS=Idle, exiting")
         await self._release()
         while not await self._drained():
@@ -151,7 +151,7 @@ class IdleExit:
         The service manager waits for this process to exit, so no other mcpd can have taken the name. Without a service
         manager another mcpd might; then the rest is finished without the name.
         """
-        log.info("mcpd was called while exiting; it finishes the call first")
+        log.info("mcpd was called while exiting; finishing the call first")
         await self._connection.request_name(BUS_NAME)
         while self._activity.calls or self._work.unfinished():
             notify(f"EXTEND_TIMEOUT_USEC={int(STOP_EXTENSION * 1_000_000)}", "STATUS=Finishing the last jobs")

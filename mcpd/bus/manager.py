@@ -314,8 +314,8 @@ class Manager:
         """Return an image and its media type."""
         url, registry = await asyncio.to_thread(self._icon_url, server_id)
         if "://" not in url:
-            named = f"; {text(url)!r} is a name of the icon theme" if url else ""
-            raise NotFound(f"server {text(server_id)!r} has no icon of its own{named}")
+            named = f"; {text(url)!r} is the name of a theme icon" if url else ""
+            raise NotFound(f"server {text(server_id)!r} does not have its own icon{named}")
         await self.icons.acquire(call.uid)
         try:
             icon = await self.core.catalog.icon(url, registry)
@@ -505,7 +505,7 @@ class Manager:
         """Require less authorization if a trusted key signed every new version, and least without advance consent."""
         wanted = install_options(options)
         if wanted.config:
-            raise InvalidArgument("Update: an update takes no config; use SetConfig")
+            raise InvalidArgument("Update: an update does not accept config; use SetConfig")
         offers = await self.core.installer.update_offers(ids, wanted)
         named = list(dict.fromkeys(ids)) or [offer.entry.id for offer in offers]
         # A reinstallation may bring back what an administrator rolled back.
@@ -657,15 +657,15 @@ class Manager:
             return "/", {}
         if (program := call.caller.program()) in _ONE_SHOT_CLIENTS:
             raise SpawnFailed(
-                f"{server_id}: {program} leaves the message bus when Spawn returns, and the server would end with it;"
-                f" use a client that stays on the bus, or 'mcpctl run {server_id}'"
+                f"{server_id}: {program} disconnects from the message bus when Spawn returns, which would end the"
+                f" server; use a client that stays connected, or 'mcpctl run {server_id}'"
             )
         stdio, reply_indices = _stdio(call, fds)
         session = await self.core.sessions.spawn(server_id, stdio, owner=owner, environment=environment)
         if call.caller.gone.is_set():
             # The caller left before its session was recorded, so nothing else stops the session.
             await self.core.sessions.stop(session.number)
-            raise ServiceUnavailable(f"{call.sender} has left the message bus")
+            raise ServiceUnavailable(f"{call.sender} has disconnected from the message bus")
         return session_path(session.number), reply_indices
 
     async def _check_direct(self, call: Call, server_id: str, fds: Mapping[int, int], options: Options) -> None:

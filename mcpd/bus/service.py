@@ -133,7 +133,7 @@ class Service:
         try:
             await self._callers.get(name)
         except McpdError as error:
-            log.info("The owner %s of running servers has left the bus: %s", name, error.message)
+            log.info("The owner %s of running servers has disconnected from the bus: %s", name, error.message)
             await self._core.sessions.stop_owner(name)
 
     async def _look_for_updates(self) -> None:

@@ -55,7 +55,7 @@ async def is_restarting(connection: Connection) -> bool:
             number, job = await _property(connection, unit, "Unit", "Job")
             return bool(number) and await _property(connection, job, "Job", "JobType") in {"restart", "try-restart"}
     except (McpdError, TimeoutError) as error:
-        log.debug("Cannot tell whether this is a restart: %s", error)
+        log.debug("Cannot determine whether this is a restart: %s", error)
         return False
 
 
@@ -126,7 +126,7 @@ class TransientUnits:
         finally:
             del self._waiting[name]
         if result != "done":
-            raise McpdError(f"its start job ended with the result {result!r}; see: journalctl --user -u {name}")
+            raise McpdError(f"its start job finished with the result {result!r}; see: journalctl --user -u {name}")
 
     def _on_removed(self, signal: Signal) -> None:
         unit, result = signal.args[2], signal.args[3]

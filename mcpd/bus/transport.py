@@ -137,7 +137,7 @@ class FrameReader:
         body, _, header = struct.unpack_from(order + "III", self._data, 4)
         total = 16 + header + -header % 8 + body
         if total > MAX_MESSAGE or self._data[0] not in b"lB" or self._data[3] != 1:
-            raise EOFError("the message bus does not speak the D-Bus protocol")
+            raise EOFError("the peer does not speak the D-Bus protocol")
         return int(total)
 
 
@@ -278,7 +278,7 @@ class Fds:
         fd = self._open[index] if 0 <= index < len(self._open) else None
         if fd is None:
             raise InvalidArgument(
-                f"no file descriptor {index}: the message has {len(self._open)}, and each can be used once"
+                f"no file descriptor {index}: the message has {len(self._open)}, and each can be used only once"
             )
         return fd
 

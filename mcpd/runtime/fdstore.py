@@ -185,7 +185,7 @@ class LeashStore:
                     raise ValueError("not the name of a record")  # noqa: TRY301 -- reported like other faults
                 record = SessionRecord.model_validate_json(read_file(path, MAX_RECORD))
                 if record.number != int(name[1]):
-                    raise ValueError(f"it describes session {record.number}")  # noqa: TRY301
+                    raise ValueError(f"it is for session {record.number}")  # noqa: TRY301
             except (ValueError, InvalidManifest, OSError) as error:
                 log.warning("Removing the record %s: %s", path.name, _first(error))
                 _remove(path)
@@ -227,7 +227,7 @@ def _problem(record: SessionRecord | None, fds: Sequence[int]) -> str:
         return "it is not a socket"
     with socket.socket(fileno=os.dup(fds[0])) as sock:
         if (sock.family, sock.type & ~socket.SOCK_NONBLOCK) != (socket.AF_UNIX, socket.SOCK_STREAM):
-            return "it is not a unix stream socket"
+            return "it is not a Unix stream socket"
     return ""
 
 

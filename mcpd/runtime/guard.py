@@ -126,9 +126,9 @@ class Guard:
         for link in symlinks((*self.named, *files)):
             if self._open(link, binds):
                 raise InvalidManifest(
-                    f"{server_id}: {link} is a symlink in the path of files of mcpd or of the server, and a permission"
-                    " filesystem:rw: for a directory above would allow the server to replace it; name the directories"
-                    " that are needed"
+                    f"{server_id}: {link} is a symlink in the path of files of mcpd or the server, and a permission"
+                    " filesystem:rw: for a parent directory would allow the server to replace it; specify only the"
+                    " directories that are needed"
                 )
         found: set[Path] = set()
         for own in (*self.hidden, *self.protected):
@@ -176,7 +176,7 @@ class Guard:
         """Return a description of *grant* for messages, and its path."""
         where = f"{server_id}: permission {grant.permission!r}"
         if grant.path.startswith("~") and self.scope is Scope.SYSTEM:
-            raise InvalidManifest(f"{where}: a server of the system has no home; name a path outside /home")
+            raise InvalidManifest(f"{where}: a system server has no home directory; specify a path outside /home")
         path = self._named(grant.path)
         if not path.is_absolute() or ".." in path.parts or "\0" in grant.path:
             raise InvalidManifest(f"{where}: {grant.shown} must be absolute or begin with ~/, and cannot contain '..'")
@@ -240,7 +240,9 @@ class Guard:
                     " server"
                 )
         if real == Path("/") or any(real.is_relative_to(kernel) for kernel in KERNEL):
-            raise InvalidManifest(f"{where}: {grant.shown} cannot be granted; name the directories that are needed")
+            raise InvalidManifest(
+                f"{where}: {grant.shown} cannot be granted; specify only the directories that are needed"
+            )
         if grant.writable and any(real.is_relative_to(own) for own in (*self.protected, *self.optional)):
             raise InvalidManifest(f"{where}: {grant.shown} is mcpd's own and can only be granted with filesystem:ro")
 

@@ -218,7 +218,7 @@ class _Replies(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         if not self.started.done():
-            self.started.set_exception(SpawnFailed("mcpd-exec ended before it started anything; see the journal"))
+            self.started.set_exception(SpawnFailed("mcpd-exec exited before it started anything; see the journal"))
         if not self.ended.done():
             self.ended.set_result(Exit(KILLED, ""))
 
@@ -324,7 +324,7 @@ class Leash:
             async with asyncio.timeout(STOP_GRACE * 3):
                 return await self.wait()
         except TimeoutError:
-            log.warning("mcpd-exec of process %d does not respond and is killed", self.pid)
+            log.warning("mcpd-exec of process %d is not responding; killing it", self.pid)
             self.abort()
             return await self.wait()
 
@@ -356,7 +356,7 @@ def _send_with_fds(sock: socket.socket, line: bytes, spec: LaunchSpec, fds: tupl
         # The descriptors are sent with a part that fits any socket buffer; the transport sends the rest.
         return socket.send_fds(sock, [line[:4096]], passed) if passed else 0
     except OSError as error:
-        raise SpawnFailed(f"{spec.id}: mcpd-exec cannot be reached: {error.strerror}") from error
+        raise SpawnFailed(f"{spec.id}: cannot connect to mcpd-exec: {error.strerror}") from error
     finally:
         if memfd >= 0:
             os.close(memfd)

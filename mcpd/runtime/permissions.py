@@ -149,7 +149,7 @@ def refusal(name: str) -> str:
         if stem.startswith(refused) or (stem != name and refused.startswith(f"{stem}.")):
             return f"{refused} {reason}"
     if stem != name and (stem.count(".") < 2 or stem in SHARED):
-        return f"{name} covers the names of many programs; name one of them"
+        return f"{name} covers the names of many programs; specify one of them"
     return ""
 
 
@@ -244,7 +244,7 @@ def explain(string: str) -> tuple[str, str]:
     if row is None:
         return "", "not a permission"
     if row.argument == "NAME" and (reason := refusal(argument)):
-        return "", f"never granted, as {reason}"
+        return "", f"never granted, because {reason}"
     # Only one interface of a shared name is granted.
     meaning = row.meaning.partition(",")[0] if argument in SHARED else row.meaning
     return meaning.format(argument) + (f", while {key} is true" if key else ""), ""
@@ -255,7 +255,7 @@ def _refuse_secrets(server_id: str, string: str, sensitive: Collection[str]) -> 
         if key in sensitive:
             raise InvalidManifest(
                 f"{server_id}: permission {string[:200]!r}: {key!r} is sensitive, but permissions are shown in"
-                " messages; the manifest has to use a property that is not sensitive"
+                " messages; the manifest must use a property that is not sensitive"
             )
 
 

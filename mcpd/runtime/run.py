@@ -60,7 +60,7 @@ async def run(
         async with asyncio.timeout(timeout):
             ended = await _until_the_end(leash, read, output)
     except TimeoutError:
-        raise TimedOut(f"{spec.id}: {spec.argv[0]} did not end within {timeout:g} s and was stopped") from None
+        raise TimedOut(f"{spec.id}: {spec.argv[0]} did not finish within {timeout:g} s and was stopped") from None
     finally:
         await _end(leash)
     return Completed(ended.code, bytes(output.collected), ended.stderr_tail)

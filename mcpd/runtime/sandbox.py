@@ -416,8 +416,8 @@ def _arguments(manifest: Manifest, transport: Transport, values: Mapping[str, Js
     for item in manifest.configurable_properties:
         if item.sensitive and (item.target is Target.ARG or item.key in used):
             raise InvalidManifest(
-                f"{manifest.id}: {item.key!r} is sensitive and would be an argument, which every user of the machine"
-                " can read; the manifest has to give it the target 'env' or 'manifest'"
+                f"{manifest.id}: {item.key!r} is sensitive and would be an argument, which every user on this machine"
+                " can read; the manifest must set its target to 'env' or 'manifest'"
             )
         value = values.get(item.key)
         if item.target is not Target.ARG or item.key in used or value is None or value is False:
@@ -435,8 +435,8 @@ def _refuse_secrets(server_id: str, manifest: Manifest, values: Mapping[str, Jso
     for item in manifest.configurable_properties:
         if item.sensitive and item.target in {Target.MANIFEST, Target.HEADER} and values.get(item.key) is not None:
             raise InvalidConfig(
-                f"{server_id}: the secret {item.key!r} reaches the server in its private manifest, which needs the"
-                ' sandbox; set sandbox = "on" in mcpd.toml, or unset the secret'
+                f"{server_id}: the secret {item.key!r} is passed in the private manifest of the server, which requires"
+                ' the sandbox; set sandbox = "on" in mcpd.toml, or unset the secret'
             )
 
 
@@ -444,7 +444,7 @@ def _bus(server_id: str, granted: Permissions, scope: Scope, paths: Paths, runti
     if not granted.bus_names:
         return None
     if scope is Scope.SYSTEM:
-        raise InvalidManifest(f"{server_id}: permission session-bus: a server of the system has no session bus")
+        raise InvalidManifest(f"{server_id}: permission session-bus: a system server has no session bus")
     socket = Path(os.environ.get("XDG_RUNTIME_DIR") or f"/run/user/{os.getuid()}") / "bus"
     address = os.environ.get("DBUS_SESSION_BUS_ADDRESS") or (f"unix:path={socket}" if socket.exists() else "")
     if not address:

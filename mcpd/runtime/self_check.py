@@ -61,9 +61,9 @@ class GatedLauncher:
         """
         await self._checked()
         if self._check is None or self._check.cancelled():
-            raise SandboxUnavailable(f"{spec.id} is not started: the sandbox was not checked")
+            raise SandboxUnavailable(f"{spec.id} was not started: the sandbox was not checked")
         if self._fault is not None:
-            raise type(self._fault)(f"{spec.id} is not started: {self._fault.message}")
+            raise type(self._fault)(f"{spec.id} was not started: {self._fault.message}")
         return await self._launcher.launch(spec, fds)
 
     def check(self, on_done: Callable[[], None]) -> None:
@@ -89,7 +89,7 @@ class GatedLauncher:
             await self._verify(self._launcher)
         except McpdError as error:
             fault = error
-            log.error("No server is started with the launcher %s: %s", self.name, error.message)  # noqa: TRY400 -- expected
+            log.error("No server will be started with the launcher %s: %s", self.name, error.message)  # noqa: TRY400 -- expected
         except Exception:
             fault = SandboxUnavailable("internal error in the check of the sandbox; see the journal of mcpd")
             log.exception("The check of the sandbox of the launcher %s failed", self.name)
@@ -130,8 +130,8 @@ async def verify_sandbox(launcher: Launcher, paths: Paths, scope: Scope, setting
         raise SandboxUnavailable(f"the sandbox cannot be checked: the probe failed ({ended.code}): {last}") from None
     if faults:
         raise SandboxUnavailable(
-            f"the sandbox does not confine what runs in it: {'; '.join(faults)}. No server is started until that is"
-            " fixed; look for changed units (systemd-delta --type=extended,overridden) and another bwrap in PATH"
+            f"the sandbox does not confine what runs in it: {'; '.join(faults)}. No server will be started until this"
+            " is fixed; look for changed units (systemd-delta --type=extended,overridden) and another bwrap in PATH"
         )
 
 
@@ -179,14 +179,14 @@ def _faults(found: dict[str, Any], uid: int) -> Iterator[str]:
     if found["uid"] != uid:
         yield f"it runs as uid {int(found['uid'])}, not {uid}"
     if found["visible"]:
-        yield f"{', '.join(map(str, found['visible']))} can be seen"
+        yield f"it can see {', '.join(map(str, found['visible']))}"
     if set(found["devices"]) - {"lo"}:
         yield f"the network is reachable ({', '.join(map(str, found['devices']))})"
     if found["writable"]:
-        yield f"{', '.join(map(str, found['writable']))} can be written"
+        yield f"it can write to {', '.join(map(str, found['writable']))}"
     if found["capabilities"] or not found["no-new-privileges"]:
         yield "it has, or can get, privileges"
     if found["processes"] > MAX_PROCESSES:
-        yield "processes outside can be seen"
+        yield "it can see processes outside"
     if found["user-namespaces"]:
-        yield "it can make user namespaces"
+        yield "it can create user namespaces"

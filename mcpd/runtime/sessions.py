@@ -81,7 +81,7 @@ class Backoff:
         if record and left > 0:
             raise HeldBack(
                 f"{server_id} crashed {record.crashes} times in a row (last exit status {record.code}) and is held back"
-                f" for {math.ceil(left)} s; its log says why: mcpctl logs {server_id}"
+                f" for {math.ceil(left)} s; see: mcpctl logs {server_id}"
             )
 
     def crashed(self, server_id: str, owner: Owner, code: int, lived: float) -> None:
@@ -116,7 +116,7 @@ def check_limits(
     limit = settings.max_sessions
     shared = limit if scope is Scope.USER or _has_reserve(owner) else limit - limit // 8
     if len(running) >= shared:
-        kept = f", of {limit}: the others are kept for root" if shared < limit else ""
+        kept = f", of {limit}: the rest are reserved for root" if shared < limit else ""
         raise LimitExceeded(
             f"{server_id}: the limit of {len(running)} running servers is reached (runtime.max_sessions{kept}); "
             "stop one first"
@@ -183,7 +183,7 @@ class Trials:
         finally:
             self._waiting.remove(waiting)
         if waiting.is_gone:
-            raise SpawnFailed(f"{server_id}: the client that asked for it is gone")
+            raise SpawnFailed(f"{server_id}: the client that requested it has disconnected")
 
     def leave(self, client: str) -> None:
         """Record that *client* is gone, so that nothing is started for it."""
@@ -314,7 +314,7 @@ class Sessions:
         :class:`~mcpd.errors.SpawnFailed`, and :class:`~mcpd.errors.Busy` for a server on trial (:meth:`reserved`).
         """
         if not set(fds) <= {0, 1, 2}:
-            raise InvalidArgument(f"{server_id}: only the descriptors 0, 1 and 2 can be given, not {sorted(fds)}")
+            raise InvalidArgument(f"{server_id}: only the descriptors 0, 1 and 2 can be passed, not {sorted(fds)}")
         for number, fd in fds.items():
             if fault := unsuitable(fd, pipes=self._scope is Scope.SYSTEM):
                 raise InvalidArgument(
@@ -437,7 +437,7 @@ class Sessions:
                 await self._stop(self.list(), "shutdown")
         except TimeoutError:
             for session in self.list():
-                log.warning("session %d: %s does not stop and is killed", session.number, session.server_id)
+                log.warning("session %d: %s does not stop; killing it", session.number, session.server_id)
                 session.leash.abort()
         while self._watchers:
             await asyncio.wait(self._watchers)
@@ -499,7 +499,7 @@ class Sessions:
             else:
                 self._backoff.crashed(session.server_id, session.owner, ended.code, lived)
         log.info(
-            "session %d: %s ended with status %d after %.0f s%s",
+            "session %d: %s exited with status %d after %.0f s%s",
             session.number,
             session.server_id,
             ended.code,

@@ -119,7 +119,7 @@ class States:
         except FileNotFoundError:
             return False
         except OSError as error:
-            raise SpawnFailed(f"{place}, left by an earlier server, cannot be renamed: {error}") from error
+            raise SpawnFailed(f"{place}, left behind by an earlier server, cannot be renamed: {error}") from error
         return True
 
     async def _clear(self) -> None:

@@ -35,7 +35,7 @@ async def test_a_lost_bus_ends_mcpd_with_an_error(machine: Machine) -> None:
     daemon = await machine.serve()
     machine.bus.stop()
     assert await ended(daemon) == 1
-    assert "mcpd: the connection to the message bus is lost" in daemon.log()
+    assert "mcpd: the connection to the message bus was lost" in daemon.log()
     assert "Traceback" not in daemon.log()
 
 
@@ -90,7 +90,7 @@ async def test_with_wrong_settings_nothing_is_started_until_they_are_mended(mach
     file.write_text("[runtime]\nsandbocks = 'on'\n")
     machine.install("x")
     daemon = await machine.serve()
-    told = r"x is not started: .*/mcp/mcpd\.toml: runtime\.sandbocks: unknown setting"
+    told = r"x was not started: .*/mcp/mcpd\.toml: runtime\.sandbocks: unknown setting"
     with pytest.raises(errors.InvalidConfig, match=told):
         await client.spawn("x")
     assert [server["id"] for server in await client.manager.call("ListServers", "a{sv}", [{}])] == ["x"]
@@ -111,7 +111,7 @@ async def test_the_environment_cannot_take_the_sandbox_of_the_system_away(machin
     machine.settings["MCPD_RUNTIME_SANDBOX"] = "off"
     daemon = await machine.serve("--system")
     async with asyncio.timeout(PATIENCE):
-        while "No server is started with the launcher plain: MCPD_RUNTIME_SANDBOX=off: " not in daemon.log():
+        while "No server will be started with the launcher plain: MCPD_RUNTIME_SANDBOX=off: " not in daemon.log():
             await client.manager.call("ListServers", "a{sv}", [{}])
     assert "sandbox" not in (await client.manager.properties())["Features"]
 

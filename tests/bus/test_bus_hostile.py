@@ -51,7 +51,7 @@ def connected_sockets(kind: str, stack: ExitStack) -> tuple[socket.socket, socke
 async def test_a_socket_that_would_block_is_refused(core: Core, client: Client, kind: str) -> None:
     with ExitStack() as stack:
         ours, _theirs = connected_sockets(kind, stack)
-        with pytest.raises(errors.InvalidArgument, match="unix stream"):
+        with pytest.raises(errors.InvalidArgument, match="Unix stream"):
             await client.manager.call("SetSecret", "ssha{sv}", ["x", "token", 0, {}], fds=[ours.fileno()])
 
 

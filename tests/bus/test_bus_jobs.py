@@ -110,7 +110,7 @@ async def test_changes_of_a_job_are_collected_but_not_its_states(core: Core, cli
 
 
 @pytest.mark.parametrize(
-    ("options", "message"), [({}, "x: there is nothing to go back to"), ({"generation": 7}, "x: no generation 7")]
+    ("options", "message"), [({}, "x: there is nothing to roll back to"), ({"generation": 7}, "x: no generation 7")]
 )
 async def test_no_job_is_begun_where_there_is_nothing_to_go_back_to(
     core: Core, client: Client, options: dict[str, int], message: str

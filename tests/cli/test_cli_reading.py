@@ -171,8 +171,8 @@ async def test_show_says_what_each_permission_grants(mcpctl: Mcpctl, mcpd: FakeM
         " this program offers",
         "session-bus:talk:org.freedesktop.Notifications?show": "may call org.freedesktop.Notifications on the session"
         " bus, while show is true",
-        "session-bus:talk:org.freedesktop.systemd1": "never granted, as org.freedesktop.systemd1 starts any program as"
-        " the user: the server will not be started",
+        "session-bus:talk:org.freedesktop.systemd1": "never granted, because org.freedesktop.systemd1 starts any"
+        " program as the user: the server will not be started",
         "mcp": "may call all your other servers",
         "mcp:weather": "may call the server weather",
         "Reads your calendar": "a remark, grants nothing",

@@ -80,7 +80,7 @@ def test_configure_by_gdbus(installed: Rig) -> None:
 def test_a_client_that_leaves_at_once_is_told_why_it_cannot_spawn(installed: Rig, command: list[str]) -> None:
     done = subprocess.run(command, env=installed.environ, capture_output=True, text=True, check=False)
     assert done.returncode != 0, done.stdout
-    assert f"{command[0]} leaves the message bus" in done.stderr
+    assert f"{command[0]} disconnects from the message bus" in done.stderr
     assert f"'mcpctl run {SERVER}'" in done.stderr
     assert manager(installed, "ListSessions") == "(@aa{sv} [],)\n"
 

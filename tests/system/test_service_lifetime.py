@@ -216,7 +216,7 @@ def test_idle_ends_lose_no_call_and_no_socket(instance: Instance) -> None:
             "/usr/bin/python3", "-c", HAMMER, instance.scope, "lifetime-cat", "30", user=instance.user, timeout=150
         )
         ended = machine.run("journalctl", "-q", "-o", "cat", f"--since=@{since}", f"_UID={_uid(instance)}").stdout
-        assert ended.count("mcpd is idle and exits") > 3
+        assert ended.count("mcpd is idle and exiting") > 3
         machine.wait_until(lambda: instance.show("ActiveState") == "inactive", "mcpd has ended")
         assert machine.run(*sockets).stdout == before
         assert instance.show("NFileDescriptorStore") == "0"

@@ -104,7 +104,7 @@ os.execv("/usr/bin/bwrap", ["bwrap", "--args", str(fd), *sys.argv[3:]])
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        ("Environment=PATH=/usr/local/libexec/loose:/usr/bin", "/home can be seen"),
+        ("Environment=PATH=/usr/local/libexec/loose:/usr/bin", "it can see /home"),
         ("RestrictNamespaces=yes", "the sandbox cannot be built"),
         ("User=nobody", "it runs as uid"),
     ],

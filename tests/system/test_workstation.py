@@ -238,4 +238,4 @@ def test_every_call_is_in_the_audit_trail_without_what_was_written(machine: Mach
 def test_the_system_has_no_home_to_work_in(machine: Machine) -> None:
     done = call(machine, "filesystem_list", "root")
     assert done.returncode != 0
-    assert "a server of the system has no home" in done.stderr
+    assert "a system server has no home directory" in done.stderr

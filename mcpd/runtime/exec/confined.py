@@ -124,8 +124,8 @@ class Confined(Tree):
                 if kind == "bind" and os.statvfs(fd).f_flag & os.ST_RDONLY:
                     raise Failure(
                         "SpawnFailed",
-                        f"{source} must be writable, but is read-only here; for a server of the system its unit needs"
-                        " it in ReadWritePaths=, too",
+                        f"{source} must be writable, but is read-only here; for a system server, also add it to"
+                        " ReadWritePaths= of its unit",
                     )
                 args += [FD_BINDS[kind], str(fd), target]
             elif kind == "file":
@@ -162,7 +162,7 @@ class Confined(Tree):
             argv = ["xdg-dbus-proxy", f"--fd={held}", bus["address"], bus["proxy"], "--filter", *rules]
             self._proxy = os.posix_spawnp(argv[0], argv, {}, setsigmask=(), setsigdef=(SIGPIPE, SIGTERM, SIGINT))
         except FileNotFoundError as error:
-            raise Failure("SpawnFailed", "session-bus: needs xdg-dbus-proxy, which is not installed") from error
+            raise Failure("SpawnFailed", "session-bus: requires xdg-dbus-proxy, which is not installed") from error
         finally:
             os.close(held)
         poll = select.poll()
@@ -170,7 +170,7 @@ class Confined(Tree):
         if not poll.poll(PROXY_TIMEOUT * 1000):
             raise Failure("SpawnFailed", f"session-bus: xdg-dbus-proxy was not ready within {PROXY_TIMEOUT} s")
         if not os.read(ready, 1):
-            raise Failure("SpawnFailed", "session-bus: xdg-dbus-proxy ended at once; see the journal")
+            raise Failure("SpawnFailed", "session-bus: xdg-dbus-proxy exited immediately; see the journal")
         return bus["proxy"]
 
     def read_status(self) -> bool:
@@ -247,7 +247,7 @@ class Confined(Tree):
             reason = self._report.removeprefix(EXECUTED).decode(errors="replace")
             return Failure("SpawnFailed", f"{program} cannot be executed in the sandbox: {reason}")
         words = self._report.decode(errors="replace") or (self._repeat() if stderr is None else stderr)
-        words = words.strip().removeprefix("bwrap: ") or "bubblewrap executed nothing"
+        words = words.strip().removeprefix("bwrap: ") or "bubblewrap did not execute the program"
         return Failure("SandboxUnavailable", f"the sandbox cannot be built: {words}")
 
     def _repeat(self) -> str:

@@ -74,7 +74,7 @@ async def test_run_ends_though_a_process_outside_has_its_output(spec, tmp_path: 
 
 
 async def test_run_that_takes_too_long_is_stopped(spec) -> None:  # type: ignore[no-untyped-def]
-    with pytest.raises(TimedOut, match=r"build:x: sleep did not end within 0.2 s"):
+    with pytest.raises(TimedOut, match=r"build:x: sleep did not finish within 0.2 s"):
         await run(PlainLauncher(), spec("sleep", "600"), timeout=0.2)
 
 

@@ -349,7 +349,7 @@ def test_without_a_sandbox_a_secret_in_the_manifest_is_refused(world: World, tar
     )
     settings = Settings(runtime=RuntimeSettings(sandbox="off"))
     launch = world.launch_manifest("server")
-    expectation = pytest.raises(InvalidConfig, match="needs the sandbox") if refused else contextlib.nullcontext()
+    expectation = pytest.raises(InvalidConfig, match="requires the sandbox") if refused else contextlib.nullcontext()
     with expectation as caught:
         spec = server_spec(server, launch, paths=world.paths, scope=Scope.USER, settings=settings)
         assert not spec.confined

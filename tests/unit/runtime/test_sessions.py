@@ -160,7 +160,7 @@ async def test_each_user_has_a_share_and_root_and_mcpd_a_reserve(world: World) -
     others = [Owner(1000 + number // 2, ":1.3") for number in range(2, 6)]
     told = await outcomes(sessions, client, *others, Owner(2000, ":1.4"), Owner(0, ":1.5"), Owner(0, ":1.5"), check)
     assert told[:4] == [""] * 4
-    assert re.search(r"runtime\.max_sessions, of 8: the others are kept for root", told[4])
+    assert re.search(r"runtime\.max_sessions, of 8: the rest are reserved for root", told[4])
     assert told[5] == ""
     assert all("runtime.max_sessions)" in refusal for refusal in told[6:])
     await sessions.stop(sessions.list()[0].number)
