@@ -228,7 +228,7 @@ class Catalog:
         try:
             self._place()
         except McpdError as error:
-            _log.warning("%s; the catalog is shown empty", error.message)
+            _log.warning("%s; the catalog is treated as empty", error.message)
             return otherwise
         return self._database.ask(ask, (True, otherwise))[1]
 
@@ -319,7 +319,7 @@ class Catalog:
         messages += [message for _, message in faults.get(url, ())]
         more = sum(each.copy.faults for each in own) - len(faults.get(url, ()))
         if more > 0:
-            messages.append(f"and {more} more faults")
+            messages.append(f"and {more} more errors")
         return replace(
             line,
             state="untrusted" if not usable else fault.state if fault else "ready",

@@ -272,7 +272,7 @@ def _is_empty(connection: sqlite3.Connection) -> bool:
 
 
 def _refuse() -> None:
-    error = sqlite3.DatabaseError("made by another version of mcpd, or by another program")
+    error = sqlite3.DatabaseError("created by another version of mcpd, or by another program")
     error.sqlite_errorcode = sqlite3.SQLITE_NOTADB
     raise error
 
@@ -353,7 +353,7 @@ class CopyStatus:
         if self.lacks_key:
             return f"{name}{no_key(self.line.key)}"
         if self.copy.signer:
-            return f"{name}signed by {self.copy.signer}, which is not trusted; 'mcpctl key list' shows what is"
+            return f"{name}signed by {self.copy.signer}, which is not trusted; 'mcpctl key list' lists the trusted keys"
         return f"{name}{self.copy.unsigned or f'not signed by {asked}'}"
 
     @property
@@ -362,8 +362,8 @@ class CopyStatus:
         if not self.signer or self.copy.attested:
             return ""
         return (
-            f"{self.copy.part or self.copy.source}: it is signed, but has no 'updated', so an older signed one could"
-            " replace it"
+            f"{self.copy.part or self.copy.source}: signed, but without an 'updated' date, so an older signed copy"
+            " could replace it"
         )
 
 

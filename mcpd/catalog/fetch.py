@@ -180,7 +180,7 @@ class Fetcher:
                     return await asyncio.to_thread(_read, url, etag, limit, optional=optional)
                 return await self._http(url, {name: text for name, text in headers.items() if text}, limit, optional)
         except TimeoutError:
-            raise SourceUnavailable(f"{url}: no complete answer within {self._seconds:g} s") from None
+            raise SourceUnavailable(f"{url}: no complete response within {self._seconds:g} s") from None
         except InvalidManifest as error:
             raise SourceUnavailable(error.message) from error
         except OSError as error:
@@ -227,7 +227,7 @@ class Fetcher:
             if response.status_code in _ABSENT and optional:
                 return Fetched(None)
             if response.status_code != 200:
-                raise SourceUnavailable(f"{url}: the server answered {response.status_code}")
+                raise SourceUnavailable(f"{url}: the server responded with status {response.status_code}")
             data = await _body(url, response, limit)
             return Fetched(data, *(_validator(response.headers.get(name, "")) for name in ("ETag", "Last-Modified")))
 
@@ -246,7 +246,7 @@ class Fetcher:
         # Request the file unencoded, as its hash is that of the stored bytes.
         async with self._response(url, {"Accept": "*/*", "Accept-Encoding": "identity"}) as response:
             if response.status_code != 200:
-                raise SourceUnavailable(f"{url}: the server answered {response.status_code}")
+                raise SourceUnavailable(f"{url}: the server responded with status {response.status_code}")
             length = response.headers.get("Content-Length", "")
             total = int(length) if length.isascii() and length.isdigit() and len(length) < 16 else 0
             async for chunk in response.aiter_raw(_CHUNK):
@@ -269,7 +269,7 @@ class Fetcher:
                     return
         except (httpx2.HTTPError, httpx2.InvalidURL, zlib.error) as error:
             raise SourceUnavailable(f"{url}: {str(error) or type(error).__name__}") from error
-        raise SourceUnavailable(f"{url}: redirects more than {MAX_REDIRECTS} times")
+        raise SourceUnavailable(f"{url}: more than {MAX_REDIRECTS} redirects")
 
 
 def _validator(text: str) -> str:
@@ -280,18 +280,18 @@ def _validator(text: str) -> str:
 async def _body(url: str, response: httpx2.Response, limit: int) -> bytes:
     encoding = response.headers.get("Content-Encoding", "identity").strip().lower()
     if encoding not in ("identity", "", "gzip"):
-        raise SourceUnavailable(f"{url}: the answer has the encoding {encoding[:40]!r}, which was not requested")
+        raise SourceUnavailable(f"{url}: the response has the encoding {encoding[:40]!r}, which was not requested")
     unpacker = zlib.decompressobj(_GZIP) if encoding == "gzip" else None
     body = io.BytesIO()  # returns its content without a copy
     async for chunk in response.aiter_raw():
         if unpacker is not None and unpacker.eof:
-            raise SourceUnavailable(f"{url}: the answer has data after its end")
+            raise SourceUnavailable(f"{url}: the response has trailing data")
         # A few bytes may unpack to gigabytes.
         body.write(unpacker.decompress(chunk, limit + 1 - body.tell()) if unpacker is not None else chunk)
         if body.tell() > limit:
             raise SourceUnavailable(f"{url}: larger than {limit} bytes")
     if unpacker is not None and not unpacker.eof:
-        raise SourceUnavailable(f"{url}: the answer is incomplete")
+        raise SourceUnavailable(f"{url}: the response is incomplete")
     return body.getvalue()
 
 

@@ -69,7 +69,7 @@ class Pages:
         try:
             self._file.write(data)
         except OSError as error:
-            raise from_oserror(error, "keeping a page of a registry") from error
+            raise from_oserror(error, "caching a page of the registry") from error
         self._sizes.append((url, len(data)))
         return cursor
 
@@ -111,7 +111,7 @@ async def _fill(pages: Pages, fetcher: Fetcher, url: str, since: str) -> None:
         place = _with_query(url, wanted | ({"cursor": cursor} if cursor else {}))
         data = (await fetcher.fetch(place)).data
         if data is None:
-            raise SourceUnavailable(f"{place}: the server sent no page")
+            raise SourceUnavailable(f"{place}: the server did not send a page")
         cursor = await asyncio.to_thread(_added, pages, place, data)
         if not cursor:
             return
@@ -178,7 +178,7 @@ def _applied(ingest: Ingest, item: OfficialItem, named: dict[str, str]) -> str:
         return ""
     holder = named.setdefault(item.entry.id, ingest.name_of(item.entry.id) or item.name)
     if holder != item.name:
-        ingest.faults.add(item.entry.id, f"{item.name}: {holder} has the id {item.entry.id!r} already")
+        ingest.faults.add(item.entry.id, f"{item.name}: {holder} already has the id {item.entry.id!r}")
         return ""
     ingest.put(item.entry)
     return item.entry.id

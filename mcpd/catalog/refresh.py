@@ -120,7 +120,7 @@ class Refresher:
                 return
             fetched = await self._fetcher.fetch(url)
         if fetched.data is None:
-            raise SourceUnavailable(f"{url}: the server sent nothing")
+            raise SourceUnavailable(f"{url}: the server sent an empty response")
         digest = await asyncio.to_thread(_digest, fetched.data)
         if kept is not None and kept.digest == digest and (was_verified or line.signature == "off"):
             await asyncio.to_thread(self._database.change, partial(_confirm_as, copy=kept.n, fetched=fetched))
@@ -169,10 +169,10 @@ class Refresher:
         if result.signer:
             return result
         if line.signature == "required":
-            fault = f"{result.unsigned}; ask whoever publishes it, or add its key ('mcpctl key add')"
+            fault = f"{result.unsigned}; ask its publisher, or add its key ('mcpctl key add')"
             if line.key and not await asyncio.to_thread(self._keys.has, line.key):
                 fault = no_key(line.key)
-            raise SignatureInvalid(f'{url}: refused, as its list has signature = "required": {fault}')
+            raise SignatureInvalid(f'{url}: refused because its list has signature = "required": {fault}')
         if was_verified:
             raise _no_longer_signed(url, result)
         return result
@@ -306,8 +306,9 @@ def _body(data: bytes, url: str, part: str) -> Body:
 
 def _no_longer_signed(url: str, result: _SignatureResult) -> SignatureInvalid:
     return SignatureInvalid(
-        f"{url}: refused: {result.unsigned}, although the previous file was signed; its copy stays in use. If this is"
-        " intended, add the new key ('mcpctl key add'), remove and add the registry, or set signature = \"off\" for it"
+        f"{url}: refused: {result.unsigned}, although the previous file was signed; the previous copy stays in use. If"
+        " this is intended, add the new key ('mcpctl key add'), remove and add the registry, or set"
+        ' signature = "off" for it'
     )
 
 

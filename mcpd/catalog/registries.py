@@ -375,7 +375,7 @@ class RegistryLists:
         with self._lock.hold():
             lines = [line for scope in self._scopes for line in self._all(scope) if key_of(line.url) == key]
             if not key or not lines:
-                raise NotFound(f"{printable(url)} is not in the lists of registries")
+                raise NotFound(f"{printable(url)} is not a listed registry")
             if all(line.read_only for line in lines):
                 raise _not_ours(lines[0])
             for line in lines:
@@ -387,7 +387,7 @@ class RegistryLists:
         """Return the path of the new description of *url*."""
         if not name:
             raise InvalidArgument(
-                f"{printable(url)}: type, signature and key are set in a file of its own; give it a name"
+                f"{printable(url)}: type, signature and key are stored in its own file; specify a name"
             )
         if not NAME.fullmatch(name):
             raise InvalidArgument(
@@ -528,7 +528,7 @@ def _fault_text(error: ValidationError) -> str:
         case "literal_error":
             return f"{key}: use {fault['ctx']['expected']}, not {given!r}"
         case "string_type":
-            return f"{key}: not a text"
+            return f"{key}: not a string"
         case "string_pattern_mismatch":
             return (
                 f"{key}: {given!r} is not a key name: use 1 to 64 characters from A-Z a-z 0-9 . _ -, beginning with a"
@@ -548,9 +548,9 @@ def _checked_type(description: _Description) -> RegistryType:
     if kind == "official" and is_file:
         raise ValueError("type: an official API requires https")
     if kind == "official" and description.signature == "required":
-        raise ValueError("signature: the answers of an official API are not signed; use warn or off")
+        raise ValueError("signature: the responses of an official API are not signed; use warn or off")
     if kind == "official" and description.key:
-        raise ValueError("key: the answers of an official API are not signed; leave it out")
+        raise ValueError("key: the responses of an official API are not signed; omit it")
     if kind == "directory" and not is_file:
         raise ValueError("type: a directory must be on this machine; use a file:/// URL")
     return kind

@@ -173,7 +173,7 @@ def _by_match(
     """
     expression = _expression(text)
     if cursor and not (cursor.isascii() and cursor.isdigit() and len(cursor) < 10):
-        raise InvalidArgument(f"cursor {cursor[:40]!r}: not returned for this text; begin with ''")
+        raise InvalidArgument(f"cursor {cursor[:40]!r}: not returned for this text; start with ''")
     start = int(cursor or 0)
     if not expression:
         return []

@@ -63,7 +63,7 @@ def parse(text: str) -> str:
         return bare.lower()
     if _decode_256t(bare) is None:
         raise InvalidArgument(
-            f"{printable(text)!r} is not a content id: write cid:// and the 64 hex digits of a SHA-256, or a 256t id"
+            f"{printable(text)!r} is not a content id: use cid:// and the 64 hex digits of a SHA-256, or a 256t id"
         )
     return bare
 
@@ -106,7 +106,7 @@ def find(text: str, directories: Iterable[Path], limit: int = MAX_CONTENT) -> tu
         raise fault
     raise NotFound(
         f"the content {SCHEME}{name} is in none of {', '.join(looked) or 'no directories'};"
-        " 'mcpctl mcps build' puts it there"
+        " 'mcpctl mcps build' stores it"
     )
 
 
@@ -153,7 +153,7 @@ def _verified(path: Path, name: str, limit: int) -> bytes:
 
 
 def _too_large(name: str, limit: int) -> LimitExceeded:
-    return LimitExceeded(f"the content {SCHEME}{name} has more than {limit} bytes")
+    return LimitExceeded(f"the content {SCHEME}{name} is larger than {limit} bytes")
 
 
 def _encode(data: bytes) -> str:

@@ -112,7 +112,7 @@ def content_faults(raw: Mapping[str, Any], entry: McpsEntry, directories: Sequen
     """
     for reference in _references(dict(raw), entry):
         if reference.value.startswith(FILE):
-            advice = "a map cannot name files; put the file name into a *.source.json, and run 'mcpctl mcps build'"
+            advice = "a map cannot refer to files; put the file name in a *.source.json, and run 'mcpctl mcps build'"
             yield reference.field, _no_file(reference.value) if reference.key == "uri" else advice
             continue
         if reference.key not in _FIELDS and not reference.value.startswith(contents.SCHEME):
@@ -206,7 +206,7 @@ def _references(raw: dict[str, Any], entry: McpsEntry) -> Iterator[_Reference]:
 
 def _no_file(uri: str) -> str:
     return (
-        f"{printable(uri)} is not a URI that clients can read; to serve a file, name it as the resource's source:"
+        f"{printable(uri)} is not a URI that clients can read; to serve a file, make it the resource's source:"
         f' {{"uri": "logo://…", "source": "{FILE}…"}}'
     )
 
@@ -217,7 +217,9 @@ def _check_name(path: str, data: bytes) -> None:
     if SUFFIXES.get(f".{path.rpartition('.')[2]}", kind) == kind:
         return
     if kind == "shell":
-        raise InvalidManifest(f"{printable(path)}: has a Python file name, but its #! line names another interpreter")
+        raise InvalidManifest(
+            f"{printable(path)}: has a Python file name, but its #! line specifies another interpreter"
+        )
     raise InvalidManifest(
         f"{printable(path)}: the map does not keep the name of a script, so a shell script needs a #! line;"
         " begin it with #!/bin/sh"
@@ -279,7 +281,7 @@ class _Directory:
         with open(descriptor, "rb") as file:  # noqa: PTH123 - a descriptor
             data = file.read(limit + 1)
         if len(data) > limit:
-            raise InvalidManifest(f"{shown} has more than {limit} bytes")
+            raise InvalidManifest(f"{shown} is larger than {limit} bytes")
         return data
 
     def content(self, relative: str) -> bytes:

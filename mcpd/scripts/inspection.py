@@ -68,7 +68,7 @@ def inspect(data: bytes, kind: ScriptKind) -> Inspection:
     Raises :class:`~mcpd.errors.McpdError` if that program cannot be started.
     """
     if len(data) > MAX_SCRIPT:
-        return Inspection(problem=f"1: the script has more than {MAX_SCRIPT} bytes")
+        return Inspection(problem=f"1: the script is larger than {MAX_SCRIPT} bytes")
     try:
         return _python(data) if kind == "python" else _shell(data)
     except LimitExceeded as error:

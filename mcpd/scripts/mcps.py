@@ -83,7 +83,7 @@ def source_fault(source: str, server_id: str, entry: McpsEntry) -> str:
             f"server://SERVER/TOOL?ARGUMENT=VALUE, variable://NAME or {last_result(server_id)}"
         )
     elif entry.runtime.run_as == "system":
-        fault = f"{source[:100]!a} would show each user what others have called, as runtime.runAs is 'system'"
+        fault = f"{source[:100]!a} would show each user the calls of others, because runtime.runAs is 'system'"
     return fault
 
 
@@ -210,7 +210,7 @@ class _File:
 
     def _unusable(self, fault: str) -> None:
         if fault != self._fault:
-            _log.warning("%s; the file counts as empty", fault)
+            _log.warning("%s; treating the file as empty", fault)
         self._fault = fault
 
 
@@ -220,7 +220,7 @@ def too_many(origin: str, makers: Sequence[str]) -> str:
         return ""
     return (
         f"{origin}: {len(makers)} entries define servers, and one file may define {MOST_SERVERS}:"
-        f" {printable(makers[MOST_SERVERS])!r} and those after it are ignored; put them into another file"
+        f" {printable(makers[MOST_SERVERS])!r} and those after it are ignored; move them to another file"
     )
 
 
@@ -337,7 +337,7 @@ class _Files:
         except OSError as error:
             fault = "" if is_missing(error) else f"{self._directory}: {error.strerror}"
             if fault and fault != self._fault:
-                _log.warning("%s; the directory counts as empty", fault)
+                _log.warning("%s; treating the directory as empty", fault)
             self._more, self._listed, self._fault = {}, None, fault
             return
         self._fault = ""

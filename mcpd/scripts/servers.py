@@ -433,7 +433,7 @@ class ScriptServers:
             except InvalidManifest as error:
                 problem = error.message
             except Exception as error:  # noqa: BLE001 -- the same boundary
-                problem = f"{printable(server_id)}: internal error while making a server of it; see the journal"
+                problem = f"{printable(server_id)}: internal error while creating its server; see the journal"
                 _log.error("%s", problem, exc_info=error)
         return ScriptServer(printable(server_id), layer, directory, file, manifest, problem, document)
 

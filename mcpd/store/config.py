@@ -125,7 +125,7 @@ def find_property(manifest: Manifest, key: str) -> ConfigProperty | None:
     found = manifest.property(key)
     if found is None and key not in manifest.config:
         keys = sorted({p.key for p in manifest.configurable_properties} | manifest.config.keys())
-        listed = f"it has {', '.join(keys)}" if keys else "it has none at all"
+        listed = f"it has {', '.join(keys)}" if keys else "it has none"
         raise InvalidConfig(f"{manifest.id} has no property {key[:128]!r}; {listed}{did_you_mean(key[:128], keys)}")
     return found
 
@@ -225,7 +225,7 @@ _EXPECTED: Final = {
     ValueType.INTEGER: "a whole number",
     ValueType.BOOLEAN: "true or false",
     ValueType.PATH: "an absolute path, or one that begins with ~/",
-    ValueType.LIST: "a list of texts, numbers or truth values",
+    ValueType.LIST: "a list of strings, numbers or booleans",
 }
 
 

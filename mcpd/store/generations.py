@@ -235,7 +235,7 @@ class Tree:
         try:
             path.chmod(0o755)
         except OSError as error:
-            raise from_oserror(error, f"opening {path} for its readers") from error
+            raise from_oserror(error, f"making {path} readable") from error
 
     def finish(self, server_id: str, number: int) -> None:
         """Remove the build marker of a generation that is complete or gone."""
@@ -382,7 +382,7 @@ class Tree:
         if number is None:
             older = [n for n in kept if active is None or n < active]
             if not older:
-                raise NotFound(f"{server_id}: there is nothing to go back to; no earlier generation is kept")
+                raise NotFound(f"{server_id}: there is nothing to roll back to; no earlier generation is kept")
             return older[-1]
         if number not in kept:
             if number == self.held(server_id):
@@ -390,7 +390,7 @@ class Tree:
                     f"{server_id}: generation {number} is pending approval; use 'mcpctl approve {server_id}'"
                 )
             listed = ", ".join(map(str, kept)) or "none"
-            raise NotFound(f"{server_id}: no generation {number} to go back to; kept are: {listed}")
+            raise NotFound(f"{server_id}: no generation {number} to roll back to; kept generations: {listed}")
         return number
 
     def detach(self, server_id: str, *, keep_config: bool) -> Path:
@@ -495,7 +495,7 @@ class Tree:
             return
         kept = [n for n in self.numbers(server_id) if (self.directory(server_id, n) / MANIFEST).exists()]
         if kept:
-            _log.warning("%s: generation %d is missing, going back to %d", server_id, active, kept[-1])
+            _log.warning("%s: generation %d is missing, rolling back to %d", server_id, active, kept[-1])
             with self.link(server_id, kept[-1]) as staged:
                 staged.commit()
 

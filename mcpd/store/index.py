@@ -311,7 +311,7 @@ class Layer:
         except InvalidManifest as error:
             return self._broken(shell.id, error.message, shell)
         if manifest.id != shell.id:
-            problem = f"{shell.manifest_path}: is the manifest of {manifest.id!r}, not of {shell.id!r}"
+            problem = f"{shell.manifest_path}: contains the manifest of {manifest.id!r}, not of {shell.id!r}"
             return self._broken(shell.id, problem, shell)
         sensitive = {p.key for p in manifest.configurable_properties if p.sensitive}
         exposed = frozenset(key for key in sensitive if manifest.config.pop(key, None) not in (None, ""))

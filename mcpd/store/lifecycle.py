@@ -276,7 +276,7 @@ class Lifecycle:
         try:
             self._finish_removal(found.id, aside, keep_config=keep_config)
         except OSError as error:
-            raise from_oserror(error, f"removing what is left of {found.id}") from error
+            raise from_oserror(error, f"removing the remains of {found.id}") from error
 
     def _keep(self, layer: AnyLayer, found: LayerServer) -> None:
         """Store the values of *found* where :meth:`activate` finds them if the server is installed again."""
@@ -322,7 +322,7 @@ class Lifecycle:
                 self._finish_removal(server_id, aside, keep_config=keep_config)
         for server_id, before in list(self._tree.interrupted_trials()):
             _log.info(
-                "%s: going back to generation %d, as the trial of the next one was interrupted", server_id, before
+                "%s: rolling back to generation %d because the trial of the next one was interrupted", server_id, before
             )
             with tolerant_cleanup(self._view.layout.installed / server_id):
                 self.rollback(server_id, before)

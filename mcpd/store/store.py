@@ -190,7 +190,7 @@ class Store:
         """
         _, found = self._view.find(server_id)
         if found.script is not None:
-            made_from = found.script.file.path or "its entry of the mcps map"
+            made_from = found.script.file.path or "its entry in the mcps map"
             raise NotSupported(f"{found.id} is a script server and has no manifest; it is made from {made_from}")
         return found.manifest_path
 

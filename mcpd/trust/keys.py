@@ -154,7 +154,8 @@ class Keys:
                 write_atomic(file, public_pem(public))
             elif known is None or known.public != public.public_bytes_raw():
                 raise InvalidArgument(
-                    f"key {name}: {known.file if known else file} has that name already; choose another, or remove it"
+                    f"key {name}: {known.file if known else file} already has that name; choose another name, or remove"
+                    " it"
                 )
         added = next((key for key in self.list() if key.name == name), None)
         if added is None:
@@ -216,7 +217,7 @@ class Keys:
 
         if status is not None and status.st_mode & _OTHERS_WRITE:
             raise InvalidManifest(
-                f"{file}: writable by everybody, so it is not trusted; remove that permission (chmod o-w)"
+                f"{file}: writable by everyone, so it is not trusted; remove that permission (chmod o-w)"
             )
         try:
             name = _check_name(file.stem)
@@ -262,12 +263,14 @@ def _scan(directory: Path) -> _Scan:
     try:
         status = directory.stat()
         if status.st_mode & _OTHERS_WRITE:
-            fault = "everybody may write it, so its keys are not trusted; remove that permission (chmod o-w)"
+            fault = "writable by everyone, so its keys are not trusted; remove that permission (chmod o-w)"
             return _Scan(signature(status), problem=f"{directory}: {fault}", is_settled=settled(status))
         names = sorted(_names(directory))
     except OSError as error:
         return _Scan(None, problem="" if is_missing(error) else f"{directory}: {error.strerror or error}")
-    problem = f"{directory}: holds more than {MAX_FILES} keys; the rest is not read" if len(names) > MAX_FILES else ""
+    problem = (
+        f"{directory}: contains more than {MAX_FILES} keys; the rest are ignored" if len(names) > MAX_FILES else ""
+    )
     files = tuple((directory / name, _status(directory / name)) for name in names[:MAX_FILES])
     is_settled = settled(status) and all(each is None or settled(each) for _, each in files)
     return _Scan(signature(status), files, problem, is_settled)
@@ -317,5 +320,5 @@ def _decoded(text: bytes) -> bytes:
     except ValueError:
         made = b""
     if len(text) > MAX_SIGNATURE or len(made) != _SIZE or base64.b64encode(made) != packed:
-        raise SignatureInvalid(f"the signature is not the base64 of an Ed25519 signature ({_SIZE} bytes)")
+        raise SignatureInvalid(f"the signature is not a base64-encoded Ed25519 signature ({_SIZE} bytes)")
     return made

@@ -23,7 +23,7 @@ from cryptography.hazmat.primitives.serialization import (
 from mcpd.errors import InvalidArgument
 
 _BEGIN: Final = "-----BEGIN PUBLIC KEY-----"
-_NEW_KEY: Final = "'mcpctl key new FILE' makes one"
+_NEW_KEY: Final = "'mcpctl key new FILE' creates one"
 
 
 def new_key() -> tuple[bytes, bytes]:
@@ -55,9 +55,9 @@ def load_public(data: bytes) -> Ed25519PublicKey:
     Raises ValueError with a message that says what is wrong with *data*.
     """
     if b"PRIVATE KEY-----" in data:
-        raise ValueError("a private key; give its public half, and keep the private key secret")
+        raise ValueError("a private key; use its public half, and keep the private key secret")
     if data.count(b"-----BEGIN ") > 1:
-        raise ValueError("more than one key; keep each in a file of its own")
+        raise ValueError("more than one key; put each in its own file")
     try:
         key = load_pem_public_key(data)
     except (ValueError, UnsupportedAlgorithm) as error:
@@ -65,7 +65,7 @@ def load_public(data: bytes) -> Ed25519PublicKey:
             f"not a public key in PEM, which begins with {_BEGIN!r}; 'mcpctl key new FILE' writes one to FILE.pub"
         ) from error
     if not isinstance(key, Ed25519PublicKey):
-        raise ValueError("not a key for Ed25519")  # noqa: TRY004 - what is wrong is a file, not a call
+        raise ValueError("not an Ed25519 key")  # noqa: TRY004 - what is wrong is a file, not a call
     return key
 
 
@@ -77,11 +77,11 @@ def load_secret(data: bytes) -> Ed25519PrivateKey:
     try:
         key = load_pem_private_key(data, password=None)
     except TypeError as error:
-        raise ValueError("protected with a password, which is not supported") from error
+        raise ValueError("encrypted with a password, which is not supported") from error
     except (ValueError, UnsupportedAlgorithm) as error:
-        raise ValueError("not a private key as PEM") from error
+        raise ValueError("not a private key in PEM") from error
     if not isinstance(key, Ed25519PrivateKey):
-        raise ValueError("not a key for Ed25519")  # noqa: TRY004 - what is wrong is a file, not a call
+        raise ValueError("not an Ed25519 key")  # noqa: TRY004 - what is wrong is a file, not a call
     return key
 
 

@@ -82,7 +82,7 @@ async def test_source_list_names_what_is_wrong_with_the_entries_of_each(mcpctl: 
             "problem": "not signed by a trusted key: there is no signature",
             "faults": [many[0], f"{SOURCE['url']}: {many[1]}"],
         },
-        SOURCE | {"url": "https://b.example/", "problem": "", "faults": [*many, "and 7 more faults"]},
+        SOURCE | {"url": "https://b.example/", "problem": "", "faults": [*many, "and 7 more errors"]},
         SOURCE | {"url": "https://c.example/", "faults": codec.Variant("as", [])},
     ]
     table, first, second = (await mcpctl("source", "list")).out.split("\n\n")

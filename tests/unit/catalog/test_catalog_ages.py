@@ -127,7 +127,7 @@ async def test_a_signed_registry_without_a_date_is_named(signed: Signed) -> None
     assert (line.state, line.signed_by) == ("ready", "example")
     (fault,) = line.faults
     assert fault.startswith(f"{signed.url}: ")
-    assert "no 'updated'" in fault
+    assert "without an 'updated' date" in fault
     signed.write(updated("2026-03-01", "two"))
     await signed.catalog.refresh()
     assert signed.catalog.sources()[0].faults == ()

@@ -97,7 +97,7 @@ BAD = {
     "cut-bomb": (answer(gzip.compress(registry("x"))[:-20], Content_Encoding="gzip"), "is incomplete"),
     "packed-and-more": (
         answer(gzip.compress(registry("x")) + b" " * 500_000, Content_Encoding="gzip"),
-        "has data after its end",
+        "has trailing data",
     ),
     "half": (answer(registry("x")).replace(b"Content-Length: ", b"Content-Length: 1"), "/bad"),
     "half-unsized": (b"HTTP/1.1 200 OK\r\n\r\n" + registry("x")[:-10], "not JSON"),
@@ -105,11 +105,11 @@ BAD = {
     "not-a-registry": (answer(b"[]"), "'servers'"),
     "nested": (answer(b"[" * 90_000), "/bad: n"),
     "not-text": (answer(b"\xff\xfe\xfa"), "not JSON"),
-    "missing": (answer(b"", "404 Not Found"), "answered 404"),
-    "broken": (answer(b"", "500 Oh"), "answered 500"),
+    "missing": (answer(b"", "404 Not Found"), "status 404"),
+    "broken": (answer(b"", "500 Oh"), "status 500"),
     "to-a-file": (answer(b"", "302 Found", Location="file:///etc/passwd"), "redirects from http to file"),
     "to-http": (answer(b"", "302 Found", Location="http://example.com/"), "not allowed"),
-    "nowhere": (answer(b"", "302 Found", Location="/bad"), "more than 5 times"),
+    "nowhere": (answer(b"", "302 Found", Location="/bad"), "more than 5 redirects"),
     "nonsense": (answer(b"", "302 Found", Location="http://["), "not allowed"),
     "odd": (answer(b"x", Content_Encoding="br"), "'br'"),
     "no-http": (b"SSH-2.0-OpenSSH\r\n\r\n", "/bad"),
@@ -138,7 +138,7 @@ async def test_a_source_that_never_ends_is_given_up(paths: Paths) -> None:
         server.answers = {"/slow": b"HTTP/1.1 200 OK\r\n\r\n{", "/good": answer(registry("good"))}
         sources(paths, f"{server.base}/slow", f"{server.base}/good")
         (failure,) = await catalog.refresh()
-        assert failure.message == f"{server.base}/slow: no complete answer within 2 s"
+        assert failure.message == f"{server.base}/slow: no complete response within 2 s"
     assert ids(catalog) == ["good"]
     assert catalog.sources()[0].state == "failed"
 

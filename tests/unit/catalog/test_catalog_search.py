@@ -143,7 +143,7 @@ async def test_of_too_many_matches_those_by_name_come_first(
 @pytest.mark.parametrize("cursor", ["x", "-1", "1e3", "9" * 30, "\0"])
 async def test_a_cursor_of_somebody_else_is_refused(paths: Paths, tmp_path: Path, cursor: str) -> None:
     catalog = await filled(paths, tmp_path / "r.json", entry("a"))
-    with pytest.raises(InvalidArgument, match=r"^cursor .*; begin with ''$"):
+    with pytest.raises(InvalidArgument, match=r"^cursor .*; start with ''$"):
         catalog.query(Query(text="about"), cursor)
 
 
@@ -262,7 +262,7 @@ async def test_only_the_beginning_of_a_long_description_is_looked_through(paths:
 async def test_faults_are_counted_and_the_first_hundred_kept(paths: Paths, tmp_path: Path) -> None:
     catalog = await filled(paths, tmp_path / "r.json", entry("good"), *range(250))
     (line,) = catalog.sources()
-    assert (line.entries, len(line.faults), line.faults[-1]) == (1, 101, "and 150 more faults")
+    assert (line.entries, len(line.faults), line.faults[-1]) == (1, 101, "and 150 more errors")
     assert len(catalog.problems()) == 100
     assert "entry 1" in line.faults[0]
 

@@ -83,7 +83,7 @@ def test_what_a_url_stands_for_by_itself(paths: Paths, user_sources: RegistryLis
     ("text", "fault"),
     [
         ("", "'url' is missing"),
-        ("url = 5", "url: not a text"),
+        ("url = 5", "url: not a string"),
         ('url = "foo"', "url: 'foo'"),
         ('url = "http://example.com/r"', "url: "),
         (f'url = "{URL}"\ntype = "rss"', "type: "),

@@ -129,11 +129,11 @@ def test_limits_apply_to_all_forms_of_ids(tmp_path: Path, monkeypatch: pytest.Mo
     write(tmp_path, LONG)
     for name in (content_id(LONG), content_id_256t(LONG)):
         assert read(name, [tmp_path], 65) == LONG
-        with pytest.raises(LimitExceeded, match="more than 64 bytes"):
+        with pytest.raises(LimitExceeded, match="larger than 64 bytes"):
             read(name, [tmp_path], 64)
     with pytest.raises(LimitExceeded):
         read(content_id_256t(HELLO), [], 3)
     monkeypatch.setattr(contents, "MAX_CONTENT", 10)
-    with pytest.raises(LimitExceeded, match="more than 10 bytes"):
+    with pytest.raises(LimitExceeded, match="larger than 10 bytes"):
         write(tmp_path / "new", HELLO)
     assert not (tmp_path / "new").exists()

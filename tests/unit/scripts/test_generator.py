@@ -193,7 +193,7 @@ def test_a_rule_may_report_further_faults(project: Path) -> None:
         ({"definition_cid": "x" * 5000}, "File name too long"),
         (
             {"resources": {"r": {"uri": "r://r", "source": "file:big"}}},
-            "r.source: big has more than 16777216 bytes",
+            "r.source: big is larger than 16777216 bytes",
         ),
         ({"resources": {"r": {"uri": "r://r", "source": "file:"}}}, "resources.r.source: : not a regular file"),
         ({"enabled": "yes"}, "enabled: "),

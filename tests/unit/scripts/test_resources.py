@@ -165,7 +165,7 @@ async def test_the_last_result_is_not_shown_to_other_users(tmp_path: Path) -> No
     served = serve(tmp_path, {"last": {"uri": "thing://last"}}, runtime={"runAs": "system"})
     assert (await served.list_resources(None))["resources"] == []
     (problem,) = await problems(served)
-    assert problem.startswith("resource last: 'thing://last' would show each user what others have called")
+    assert problem.startswith("resource last: 'thing://last' would show each user the calls of others")
 
 
 @given(st.text(max_size=30))

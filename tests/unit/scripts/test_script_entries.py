@@ -103,7 +103,7 @@ def test_T1_3_what_a_map_refers_to_is_looked_at_again(
     user.get("x")
     (paths.user.contents / stored).write_text("{}")
     assert user.get("x").entry.disabled == ""
-    assert "counts as empty" in caplog.text
+    assert "as empty" in caplog.text
     assert str(paths.user.mcps) in caplog.text
 
 
@@ -139,7 +139,7 @@ def test_T1_3_a_map_is_no_larger_because_its_file_refers_to_it(
     data = json.dumps({"v": {"prompts": {"a": {}}, "summary": "x" * 100}}).encode()
     write(paths.user.mcps, json.dumps(contents.write(paths.user.contents, data)))
     assert listed(user) == {}
-    assert "more than 100 bytes" in caplog.text
+    assert "larger than 100 bytes" in caplog.text
 
 
 def test_T1_3_what_an_administrators_map_refers_to_is_not_looked_for_where_users_write(

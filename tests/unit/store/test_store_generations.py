@@ -104,7 +104,7 @@ def test_rollback_and_forward_again(user: Store) -> None:
     with pytest.raises(NotFound, match="earlier"):
         user.rollback(ONE)
     assert user.rollback(ONE, 3).generation.name == "3"
-    with pytest.raises(NotFound, match="kept are: 1, 2"):
+    with pytest.raises(NotFound, match="kept generations: 1, 2"):
         user.rollback(ONE, 9)
     assert install(user, version="4").generation.name == "4"
 
@@ -330,7 +330,7 @@ def test_a_failed_removal_names_the_server(paths: Paths, user: Store, monkeypatc
 
     foreign(paths.user.installed)
     monkeypatch.setattr("mcpd.store.lifecycle.remove_tree", refuse)
-    with pytest.raises(ReadOnly, match=r"what is left of com\.example\.one: Permission denied"):
+    with pytest.raises(ReadOnly, match=r"the remains of com\.example\.one: Permission denied"):
         user.remove(ONE)
 
 

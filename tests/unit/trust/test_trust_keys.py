@@ -109,7 +109,7 @@ def test_the_users_key_of_a_name_wins(paths: Paths, keys: Keys) -> None:
         (b"\xff\x00", "not a public key"),
         (SECRET, "private key"),
         (PUBLIC + SECRET, "private key"),
-        (PUBLIC + OTHER_PUBLIC, "more than one key; keep each in a file of its own"),
+        (PUBLIC + OTHER_PUBLIC, "more than one key; put each in its own file"),
         (ELLIPTIC, "Ed25519"),
         (PUBLIC.ljust(20_000), "16384"),
     ],
