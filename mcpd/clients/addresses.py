@@ -26,11 +26,11 @@ _DOUBTS: Final = (
     (re.compile(r"\A[^?#]*(?:[${}<>]|%(?![0-9A-Fa-f]{2}))"), "its url contains a placeholder"),
     (re.compile(r"\A[^?#]*\\"), "its url contains a backslash"),
     (re.compile(r"\A[^:]*:(?!//[^/])"), "its url does not have exactly two slashes before the host"),
-    (re.compile(r"\A[^:]*://[^/?#]*@[^/?#]*@"), "programs read the user name in its url differently"),
+    (re.compile(r"\A[^:]*://[^/?#]*@[^/?#]*@"), "programs interpret the user name in its url differently"),
     (re.compile(r"\A[^?#]*%(?:2f|5c)", re.IGNORECASE), "the path of its url contains an encoded slash"),
     (re.compile(r"\A[^?#]*%25[0-9A-Fa-f]{2}"), "the path of its url is encoded twice"),
 )
-_NO_HOST: Final = "its url has no valid host: names beyond ASCII are written in Punycode, xn--…"
+_NO_HOST: Final = "its url has no valid host: write non-ASCII names in Punycode, xn--…"
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ def read_address(url: str, placeholder: str = "") -> Address:
     if address is None and not (_DOMAIN.fullmatch(host) and written.isascii()):
         doubt = doubt or _NO_HOST
     if isinstance(address, IPv4Address) and re.search(r"(?:\A|\.)0[0-9]", written):
-        doubt = doubt or "its url contains a number with leading zeros, which programs read differently"
+        doubt = doubt or "its url contains a number with leading zeros, which programs interpret differently"
     port = "" if parsed.port in (None, _PORTS[parsed.scheme]) else f":{parsed.port}"
     query = "" if parsed.query is None else f"?{parsed.query}"
     return Address(

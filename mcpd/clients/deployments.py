@@ -422,7 +422,7 @@ class Deployments:
                 record = next((each for each in mine if state.active(Path(each.file)) is each), None)
                 self._note(tree, client_id, profile_id, record)
         except McpdError as error:
-            return f"the server mcp-orchestration does not know of it: {error.message}"
+            return f"the server mcp-orchestration was not notified: {error.message}"
         return ""
 
     def _note(self, tree: Tree, client_id: str, profile_id: str, record: Record | None) -> None:

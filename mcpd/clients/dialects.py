@@ -55,7 +55,7 @@ def _write(family: Family, name: str, entry: Mapping[str, Any]) -> JsonValue:
     if form is None:
         way = "Streamable HTTP" if is_http else "HTTP with server-sent events"
         raise InvalidInput(
-            f"{_server(name)}: {family.name} does not support servers by {way} in its file; give the server a command"
+            f"{_server(name)}: {family.name} does not support servers over {way} in its file; give the server a command"
         )
     return _write_remote(family, form, name, entry)
 
@@ -78,7 +78,7 @@ def _write_local(family: Family, name: str, entry: Mapping[str, Any]) -> JsonVal
         written[form.env_names] = list(passed)
     if "cwd" in entry:
         if form.cwd is None:
-            raise InvalidInput(f"{_server(name)}: cwd: {family.name} cannot start servers in a given directory")
+            raise InvalidInput(f"{_server(name)}: cwd: {family.name} cannot start servers in a specific directory")
         written[form.cwd] = entry["cwd"]
     return {**written, **deepcopy(form.constants)}
 
@@ -97,7 +97,7 @@ def _split_env(family: Family, form: Stdio, name: str, env: Mapping[str, str]) -
         else:
             raise InvalidInput(
                 f"{_server(name)}: env: {family.name} can only pass on variables unchanged under their own"
-                f" names; correct {printable(variable)}"
+                f" names; fix {printable(variable)}"
             )
     return kept, passed
 
@@ -117,7 +117,7 @@ def _write_remote(family: Family, form: Remote, name: str, entry: Mapping[str, A
         else:
             raise InvalidInput(
                 f"{_server(name)}: headers: {family.name} takes variables only for {' and '.join(_ways(form))};"
-                f" correct {printable(header)}"
+                f" fix {printable(header)}"
             )
     if kept:
         if form.headers is None:

@@ -74,7 +74,7 @@ def report(
 def unknown(local_id: str, remote_id: str) -> dict[str, JsonValue]:
     """Return the result of ``diff_config`` for an id that was never published, so that its content is unknown."""
     advice = (
-        "This configuration was not published for this client and profile, so it is not known how it differs. Run"
+        "This configuration was not published for this client and profile, so the differences are unknown. Run"
         " 'get_config' to fetch latest, or compare it as local_payload."
     )
     return _report("unknown", local_id, remote_id, compare({}, {}), advice)

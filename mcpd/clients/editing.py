@@ -57,7 +57,7 @@ class Text:
             line = data.count(b"\n", 0, at) + 1
             raise InvalidConfig(f"{where}:{line}: not UTF-8 text (byte {at}); save the file as UTF-8") from None
         if (at := text.body.find("\0")) >= 0:
-            raise text.fault(at, "not text: it contains a NUL byte")
+            raise text.fault(at, "not a text file: it contains a NUL byte")
         return text
 
     def encode(self) -> bytes:
@@ -677,9 +677,9 @@ def _entry(name: str, entry: JsonValue | None, shape: Shape, where: str) -> Json
     if entry is None or shape == "map":
         return entry
     if not isinstance(entry, dict):
-        raise InvalidConfig(f"{shown}: not an object; entries of a list must be objects")
+        raise InvalidConfig(f"{shown}: not an object; list entries must be objects")
     if entry.get("name", name) != name:
-        raise InvalidConfig(f"{shown}: contains another name, {printable(str(entry['name']))}")
+        raise InvalidConfig(f"{shown}: has a different name, {printable(str(entry['name']))}")
     return entry if "name" in entry else {"name": name, **entry}
 
 

@@ -264,7 +264,7 @@ class Family(DataFile):
     @model_validator(mode="after")
     def _sound(self) -> Self:
         if not any(getattr(self.file, system) for system in SYSTEMS):
-            raise ValueError("file: name its path on linux, macos or windows")
+            raise ValueError("file: specify its path on linux, macos or windows")
         for name, default in self.file.variables.items():
             if name in BASES:
                 raise ValueError(f"file.variables: {name} is reserved")
@@ -277,7 +277,7 @@ class Family(DataFile):
             _check_pattern(pattern, known)
         forms = [each for each in (self.stdio, self.http, self.sse) if each is not None]
         if self.file.shape == "list" and any(each.name != "name" for each in forms):
-            raise ValueError('file.shape: the entries of a list need name = "name"')
+            raise ValueError('file.shape: list entries require name = "name"')
         self._check_names()
         return self
 
@@ -505,7 +505,9 @@ class DataFiles(Generic[T]):
                 return _DirectoryState((), "", stable=True)
             return _DirectoryState((), from_oserror(error, f"reading {directory}").message, stable=False)
         if len(names) > MAX_FILES:
-            return _DirectoryState((), f"{directory}: more than {MAX_FILES} files; none of them is used", stable=False)
+            return _DirectoryState(
+                (), f"{directory}: more than {MAX_FILES} files; all of them are ignored", stable=False
+            )
         seen = [(path, _status(path)) for path in sorted(names)]
         return _DirectoryState(
             tuple((path, signature(status) if status else None) for path, status in seen),

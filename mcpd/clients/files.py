@@ -51,7 +51,7 @@ def client_file(family: Family, home: Path, environ: Mapping[str, str], given: P
         return given
     places = family.linux_locations(home, environ)
     if not places:
-        raise NotSupported(f"{family.name} has no file on Linux; --file FILE names one")
+        raise NotSupported(f"{family.name} has no file on Linux; specify one with --file FILE")
     return next((place for place in places if is_there(place)), places[0])
 
 
@@ -83,9 +83,9 @@ def missing_directories(path: Path, home: Path) -> list[Path]:
     with suppress(OSError):  # reported when the file is written
         owner = above.stat().st_uid
         if os.geteuid() == 0 and owner != 0:
-            raise InvalidConfig(f"{path}: is in a directory of another user (uid {owner}); run this as that user")
+            raise InvalidConfig(f"{path}: is in a directory owned by another user (uid {owner}); run this as that user")
     if missing and real_place(home / "x").parent not in missing[-1].parents:
-        raise InvalidConfig(f"{path}: there is no directory {path.parent}; create it first, or name another file")
+        raise InvalidConfig(f"{path}: there is no directory {path.parent}; create it first, or specify another file")
     return missing[::-1]
 
 
@@ -192,22 +192,26 @@ def check(status: os.stat_result, path: Path) -> None:
     """Raise :class:`~mcpd.errors.InvalidConfig` unless the file may be replaced."""
     if stat.S_ISLNK(status.st_mode):
         real = os.path.realpath(path)
-        raise InvalidConfig(f"{path}: a symlink, which a new file would replace; --file {real} changes its target")
+        raise InvalidConfig(
+            f"{path}: a symlink, which a new file would replace; use --file {real} to change its target"
+        )
     if not stat.S_ISREG(status.st_mode):
-        raise InvalidConfig(f"{path}: not a regular file; --file FILE names another one")
+        raise InvalidConfig(f"{path}: not a regular file; specify another one with --file FILE")
     if status.st_uid != os.geteuid():
-        raise InvalidConfig(f"{path}: belongs to another user (uid {status.st_uid}); --file FILE names another one")
+        raise InvalidConfig(
+            f"{path}: belongs to another user (uid {status.st_uid}); specify another one with --file FILE"
+        )
     if status.st_nlink > 1:
         raise InvalidConfig(
-            f"{path}: has {status.st_nlink} hard links, which replacing it would separate; make it a file of its"
-            " own first, or name another one with --file"
+            f"{path}: has {status.st_nlink} hard links, which replacing it would separate; replace it with a copy"
+            " first, or specify another one with --file"
         )
     if status.st_size > MAX_FILE:
         raise _too_large(path)
 
 
 def _too_large(path: Path) -> InvalidConfig:
-    return InvalidConfig(f"{path}: larger than {MAX_FILE >> 20} MiB, the limit; --file FILE names another one")
+    return InvalidConfig(f"{path}: larger than {MAX_FILE >> 20} MiB, the limit; specify another one with --file FILE")
 
 
 _OTHERS: Final = ("security.", "trusted.")
@@ -255,8 +259,8 @@ def copy_attributes(source: int, target: int, path: Path) -> None:
 
 def _not_in_group(path: Path, group: int) -> ReadOnly:
     return ReadOnly(
-        f"{path}: belongs to the group {_name(group)}, which you are not a member of, so the new file cannot get it;"
-        f" 'chgrp {_name(os.getegid())} {shlex.quote(str(path))}' gives the file to your own group"
+        f"{path}: belongs to the group {_name(group)}, which you are not a member of, so the new file cannot be given"
+        f" to it; 'chgrp {_name(os.getegid())} {shlex.quote(str(path))}' changes it to your own group"
     )
 
 

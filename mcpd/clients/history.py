@@ -277,8 +277,8 @@ class History:
 
     def _way_out(self, client_id: str) -> str:
         return (
-            f"Move {self.file(client_id)} away to go on without it: then nothing can be undone, what files held before"
-            f" is soon gone from {self._backups}, and what mcpctl wrote counts as written by hand"
+            f"Move {self.file(client_id)} away to continue without it. Then nothing can be undone, the earlier contents"
+            f" in {self._backups} will be deleted, and what mcpctl wrote is treated as written by hand"
         )
 
     def path(self, name: str) -> Path:

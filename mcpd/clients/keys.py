@@ -43,7 +43,7 @@ MAX_LIST: Final = 1024 * 1024
 """Maximum size of the list of keys, in bytes."""
 KEPT: Final = 1000
 """Maximum number of listed keys; the oldest are dropped, so that the list can always be read again."""
-ANEW: Final = "'mcpctl client keys rotate' makes a new one"
+ANEW: Final = "'mcpctl client keys rotate' creates a new one"
 
 _RAW_SIZE: Final = 32
 _SIGNATURE_SIZE: Final = 64
@@ -101,7 +101,7 @@ def parse_secret_key(data: bytes, path: Path) -> Ed25519PrivateKey:
     try:
         return load_secret(data)
     except ValueError as error:
-        raise SignatureError(f"{path}: {error}; restore the right one, or {ANEW}") from error
+        raise SignatureError(f"{path}: {error}; restore the correct one, or {ANEW}") from error
 
 
 def check_signature(public: Ed25519PublicKey, data: bytes, signature: str, name: str) -> None:
@@ -116,7 +116,7 @@ def check_signature(public: Ed25519PublicKey, data: bytes, signature: str, name:
     except ValueError as error:
         raise SignatureError("the signature is not Base64") from error
     if len(raw) != _SIGNATURE_SIZE or base64.b64encode(raw).decode("ascii") != signature:
-        raise SignatureError(f"the signature is not the Base64 of {_SIGNATURE_SIZE} bytes")
+        raise SignatureError(f"the signature is not Base64 for {_SIGNATURE_SIZE} bytes")
     if not is_signature(public.public_bytes_raw(), data, raw):
         raise SignatureError(f"the signature was not made by the key '{printable(name)}' for this content")
 
@@ -135,9 +135,9 @@ def parse_list(data: bytes, path: Path) -> tuple[Record, ...]:
     else:
         if len({record.key_id for record in records}) == len(records):
             return records
-        fault = f"{path}: lists a key twice"
+        fault = f"{path}: contains a key twice"
     raise SignatureError(
-        f"{fault}. Restore the right one, or move it away and run 'mcpctl client keys init', which writes a new one"
+        f"{fault}. Restore the correct one, or move it away and run 'mcpctl client keys init', which writes a new one"
         " without the old keys"
     )
 
@@ -263,7 +263,7 @@ class Keys:
         if name not in live and (live or any(record.key_id == name for record in records)):
             why = f"but {live[-1]} is in use" if live else "which was retired"
             raise SignatureError(
-                f"{self._secret}: contains the key {name}, {why} ({self._list}); restore the right one, or {ANEW}"
+                f"{self._secret}: contains the key {name}, {why} ({self._list}); restore the correct one, or {ANEW}"
             )
         self._check_published({name, *live})
         files = {
@@ -349,7 +349,7 @@ class Keys:
             data = self._read(path)
             if data is None:
                 continue
-            way_out = "remove it, then 'mcpctl client keys init' writes the right one"
+            way_out = "remove it, then 'mcpctl client keys init' writes the correct one"
             try:
                 found = id_of_key(parse_public_key(data, str(path)))
             except SignatureError as fault:
@@ -389,7 +389,7 @@ class Keys:
                 )
             public = parse_public_key(data, str(path))
             if id_of_key(public) != name:
-                raise SignatureError(f"{path}: contains another key, {id_of_key(public)}; restore the right one")
+                raise SignatureError(f"{path}: contains another key, {id_of_key(public)}; restore the correct one")
             self._publics[name] = public
         return public
 

@@ -203,7 +203,7 @@ class _Maker:
         most = self._family.limitations.max_servers
         if most is None or len(server_ids) <= most:
             return server_ids
-        text = f"{self._family.name} supports at most {most} servers; left out"
+        text = f"{self._family.name} supports at most {most} servers; omitted"
         self._warned[text] = server_ids[most:]
         return server_ids[:most]
 
@@ -245,10 +245,12 @@ class _Maker:
         for variable in self._profile.variables_of(server_id):
             placeholder = self._family.placeholder(variable, "env")
             if placeholder is None:
-                self._warn(f"{self._family.name} substitutes no variables, so {variable} is not passed on", server_id)
+                self._warn(
+                    f"{self._family.name} does not substitute variables, so {variable} is not passed on", server_id
+                )
             elif most is not None and len(env) >= most:
                 self._warn(
-                    f"{self._family.name} supports at most {most} variables, so {variable} is left out", server_id
+                    f"{self._family.name} supports at most {most} variables, so {variable} is omitted", server_id
                 )
             else:
                 env[variable] = placeholder

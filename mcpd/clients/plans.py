@@ -348,7 +348,7 @@ def make(
     wanted = _named(family, entries)
     if unknown := sorted(set(take_over) - wanted.keys()):
         raise InvalidArgument(
-            f"{printable(unknown[0])} cannot be taken over: the configuration has no server of that name"
+            f"{printable(unknown[0])} cannot be taken over: the configuration has no server with that name"
         )
     old = snapshot(file)
     where = (family.format, family.key, family.shape)

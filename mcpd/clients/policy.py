@@ -125,7 +125,7 @@ def _local(entry: Mapping[str, JsonValue], servers: Mapping[str, InstalledServer
     text = command if isinstance(command, str) else ""
     doubt = "it has a command and a url" if entry.get("url") is not None else ""
     if _is_filled_in(text, family):
-        doubt = doubt or "a placeholder stands in its command"
+        doubt = doubt or "its command contains a placeholder"
     names: list[str] = []
     for word in _listed(args):
         for found in _ADDRESS.finditer(word):
@@ -133,14 +133,14 @@ def _local(entry: Mapping[str, JsonValue], servers: Mapping[str, InstalledServer
             names += (*runs, *others)
     if not _is_mcpctl(text):
         if runs_mcpctl(entry):
-            doubt = doubt or f"it runs {COMMAND} by way of another program"
+            doubt = doubt or f"it runs {COMMAND} through another program"
         if doubt:
             names += _words([text, *_listed(args)])
         return Origin(text, (), _once(names), fault=_loader(entry, text, family), doubt=doubt)
     if not isinstance(args, list) or not all(isinstance(arg, str) for arg in args):
         doubt = doubt or f"what it passes to {COMMAND} is not a list of strings"
     elif any(_is_filled_in(word, family) for word in _listed(args)):
-        doubt = doubt or f"a placeholder stands in what it passes to {COMMAND}"
+        doubt = doubt or f"what it passes to {COMMAND} contains a placeholder"
     names += [word.partition("=")[2] for word in _listed(args) if word.startswith("-")]
     runs, fault = _run(_listed(args)), _unusual(entry, family)
     server = servers.get(runs[0]) if text == COMMAND and runs and not fault and not doubt else None
@@ -161,7 +161,7 @@ def _unusual(entry: Mapping[str, JsonValue], family: Family | None) -> str:
     if not (isinstance(args, list) and len(args) == 2 and args[0] == RUN):
         return f"its arguments are not '{RUN} ID'"
     if not (isinstance(args[1], str) and ID_PATTERN.fullmatch(args[1])):
-        return "what it runs is not an id"
+        return "what it runs is not a server id"
     if further := sorted(entry.keys() - _FIELDS):
         return f"it has a field {further[0][:140]!a}"
     if entry.get("type", "stdio") != "stdio":
@@ -174,9 +174,9 @@ def _unusual_variable(env: JsonValue, family: Family | None) -> str:
         return "its env is not an object"
     for name, value in env.items():
         if is_steering(name):
-            return f"the variable {name[:140]!a} steers {COMMAND} itself"
+            return f"the variable {name[:140]!a} controls {COMMAND} itself"
         if not is_passed_on(name, value, family):
-            return f"the variable {name[:140]!a} is not passed on as the client has it"
+            return f"the variable {name[:140]!a} is not passed on unchanged"
     return ""
 
 
@@ -188,7 +188,7 @@ def _loader(entry: Mapping[str, JsonValue], command: str, family: Family | None)
     for name, value in env.items():
         is_sought = name != "PATH" or not re.search(r"[/\\]", command)
         if _LOADERS.fullmatch(name) and is_sought and not is_passed_on(name, value, family):
-            return f"the variable {name[:140]!a} makes another program of it"
+            return f"the variable {name[:140]!a} changes which program it runs"
     return ""
 
 
@@ -489,7 +489,7 @@ def _check_sources(rule: _Rule, name: str, origin: Origin) -> list[Violation]:
     what = f"the source {printable(shown)!r}"
     if shown == UNKNOWN:
         why = f" ({printable(origin.fault)})" if origin.fault else ""
-        what = f"its source is {UNKNOWN!r}, as it is not plainly 'mcpctl run ID' of an installed server{why}; that"
+        what = f"its source is {UNKNOWN!r}, because it is not simply 'mcpctl run ID' of an installed server{why}; that"
     return _against(rule, name, origin.sources, what, also_forbidden=(shown,), shown=shown)
 
 

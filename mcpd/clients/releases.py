@@ -164,7 +164,7 @@ def check_releases(releases: Iterable[Signed], content: bytes, verify: Verifier,
     for each in releases:
         if found != each.artifact_id:
             raise SignatureError(
-                f"{origin}: the id is wrong: this is not the content that was published as "
+                f"{origin}: the id is wrong: this is not the content published as "
                 f"{printable(each.artifact_id)}, its SHA-256 is {found}"
             )
         key = each.signing_key_id
@@ -234,7 +234,7 @@ def _verifier(keys: Mapping[str, Ed25519PublicKey] | Ed25519PublicKey) -> Verifi
         public = keys.get(key_id)
         if public is None:
             trusted = ", ".join(sorted(keys)) or "none"
-            raise SignatureError(f"the key '{printable(key_id)}' is not trusted; trusted are: {trusted}")
+            raise SignatureError(f"the key '{printable(key_id)}' is not trusted; trusted keys: {trusted}")
         check_signature(public, data, signature, key_id)
 
     return verify
@@ -278,7 +278,7 @@ def _is_same(one: JsonValue, other: JsonValue) -> bool:
 def _fault(error: ValidationError) -> str:
     first = error.errors(include_url=False, include_input=False)[0]
     if first["type"] == "extra_forbidden":
-        return f"'{printable('.'.join(str(part) for part in first['loc']))}' is not signed; take it out"
+        return f"'{printable('.'.join(str(part) for part in first['loc']))}' is not signed; remove it"
     return first_fault(error)
 
 
@@ -350,12 +350,12 @@ def dump_index(entries: list[Entry]) -> bytes:
 def unusable(fault: str, client_id: str, profile_id: str) -> SignatureError:
     """Return the error for a list with a *fault*, which is never overwritten."""
     again = publish_again(client_id, profile_id)
-    return SignatureError(f"{fault}. Restore the right list of releases; or move it away, then {again}")
+    return SignatureError(f"{fault}. Restore the correct list of releases, or move it away; then {again}")
 
 
 def publish_again(client_id: str, profile_id: str) -> str:
     """Return advice for a release that cannot be trusted."""
-    return f"'mcpctl client publish {client_id} --profile {profile_id}' signs it again"
+    return f"'mcpctl client publish {client_id} --profile {profile_id}' re-signs it"
 
 
 MAX_WORD: Final = 200
@@ -559,7 +559,7 @@ class Releases:
                 except SignatureError as fault:
                     faults.append(fault.message)
         if faults:
-            raise SignatureError(f"Not signed again: {'; '.join(faults)}")
+            raise SignatureError(f"Not re-signed: {'; '.join(faults)}")
         return done
 
     def _resign(self, client_id: str, profile_id: str, key: str) -> int:
@@ -688,9 +688,9 @@ def _parse_payload(content: bytes, origin: str) -> dict[str, JsonValue]:
         payload = parse_payload(load_json(content, origin), origin)
         is_canonical = canonical(payload) == content
     except (InvalidInput, InvalidManifest) as error:
-        raise SignatureError(f"{error.message}; it is signed, but not a configuration") from error
+        raise SignatureError(f"{error.message}; signed, but not a configuration") from error
     if not is_canonical:
-        raise SignatureError(f"{origin}: it is signed, but not in canonical form")
+        raise SignatureError(f"{origin}: signed, but not in canonical form")
     return payload
 
 

@@ -158,7 +158,7 @@ class Orchestration:
         """
         if (local_artifact_id is None) == (local_payload is None):
             raise InvalidInput(
-                "give exactly one of local_artifact_id and local_payload",
+                "pass exactly one of local_artifact_id and local_payload",
                 {"field": "local_payload" if local_payload is not None else "local_artifact_id"},
             )
         newest = self.current(client_id, profile_id)
@@ -210,7 +210,7 @@ class Orchestration:
         newest = self.releases.latest(family.id, profile.id)
         if newest is None and not self.writable:
             raise NothingPublished(
-                f"nothing is published for {family.id}/{profile.id} yet; root can do it with"
+                f"nothing is published for {family.id}/{profile.id} yet; root can publish it with"
                 f" 'mcpctl --system client publish {family.id} --profile {profile.id}'"
             )
         if newest is not None and (not self.writable or newest.metadata.get("source") != FROM_NOBODY):
@@ -310,7 +310,7 @@ class Orchestration:
         if entry is None:
             entry, warnings = self._entry(family, profile, server_id, variables)
         elif variables:
-            raise InvalidInput("give the variables of an entry in its env", {"field": "env_vars"})
+            raise InvalidInput("put the variables of an entry in its env", {"field": "env_vars"})
         _refuse_faults(family, profile, name, entry)
         with self.tree.lock():
             payload, base = self._draft(family, profile)
@@ -480,7 +480,7 @@ class Orchestration:
         refused = {each.server_id for each in report.errors} | {each.server_id for each in report.violations}
         entries = {name: entry for name, entry in _entries(made.payload).items() if name not in refused}
         faults = [*(each.message for each in report.errors), *(each.message for each in report.violations)]
-        return Generated({SERVERS: entries}, [*made.warnings, *(f"left out: {fault}" for fault in faults)])
+        return Generated({SERVERS: entries}, [*made.warnings, *(f"omitted: {fault}" for fault in faults)])
 
     def _entry(
         self, family: Family, profile: Profile, server_id: str, variables: Sequence[str]

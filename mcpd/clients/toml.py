@@ -124,7 +124,7 @@ class TomlDocument:
         try:
             return tomlkit.dumps(whole).strip("\n").split("\n")
         except ValueError:  # for null only; the rest was checked before
-            raise InvalidConfig(f"{where}: contains a null, which TOML cannot express; leave the field out") from None
+            raise InvalidConfig(f"{where}: contains a null, which TOML cannot express; omit the field") from None
 
     def _statements(self) -> Iterator[_Statement]:
         """Yield the statements of the file, which was parsed before, in their order."""
@@ -140,7 +140,7 @@ class TomlDocument:
                 if path == self.key[: len(path)]:
                     raise self.text.fault(
                         start,
-                        f"the servers are in an inline table; give each a table of its own, [{show(self.key)}.NAME]",
+                        f"the servers are in an inline table; give each its own table, [{show(self.key)}.NAME]",
                     )
                 yield _Statement(path, section, start, end, is_header=False)
             elif equals:

@@ -75,7 +75,7 @@ def _refuse(root: Path, path: Path, parent: int) -> None:
     except OSError:
         return
     if stat.S_ISDIR(status.st_mode):
-        raise InvalidConfig(f"{path}: changed while it was being opened; find out what is changing it, and try again")
+        raise InvalidConfig(f"{path}: changed while it was being opened; find out what changed it, and try again")
     if stat.S_ISLNK(status.st_mode) and path == root:
         raise InvalidConfig(f"{path}: a symlink, which is not followed; replace it with the directory itself")
     if stat.S_ISLNK(status.st_mode):
@@ -215,7 +215,7 @@ class Tree:
         if data is None:  # some kernel files look regular and are streams
             raise _not_regular(path)
         if len(data) > limit:
-            raise InvalidConfig(f"{path}: larger than {limit} bytes; it was not written by mcpd, move it away")
+            raise InvalidConfig(f"{path}: larger than {limit} bytes; it was not written by mcpd; move it away")
         return data
 
     def status(self, path: Path) -> os.stat_result | None:

@@ -74,7 +74,7 @@ def validate(payload: JsonValue, family: Family | None) -> list[Finding]:
     if servers is None:
         return found.all()
     if not servers:
-        found.error("EMPTY_CONFIG", "there are no servers in 'mcpServers'", field="mcpServers")
+        found.error("EMPTY_CONFIG", "'mcpServers' contains no servers", field="mcpServers")
     if family is not None:
         _check_number(len(servers), family, found)
     for name in sorted(servers):
@@ -110,7 +110,7 @@ class _Findings:
         severities: tuple[Severity, ...] = ("error", "warning")
         for severity in severities:
             if self._count[severity] >= MAX_FINDINGS:
-                text = f"there may be more {severity}s than these {MAX_FINDINGS}; fix these first"
+                text = f"there may be more than these {MAX_FINDINGS} {severity}s; fix these first"
                 self._found.append(Finding("VALIDATION_ERROR", severity, text))
         return self._found
 
@@ -183,7 +183,7 @@ class _Server:
         if "args" in entry:
             self._check_args(entry["args"])
         else:
-            self._warning("MISSING_ARGS", "it has no 'args'; write [] if the command takes none", "args")
+            self._warning("MISSING_ARGS", "it has no 'args'; use [] if the command takes none", "args")
         if "env" in entry:
             self._check_env(entry["env"])
 
@@ -210,7 +210,7 @@ class _Server:
             if not isinstance(value, str):
                 self._error("INVALID_ENV_TYPE", "the value of this variable is not a string; put it in quotes", where)
             elif not value:
-                self._warning("EMPTY_ENV_VAR", "this variable is empty; remove it if that is not meant", where)
+                self._warning("EMPTY_ENV_VAR", "this variable is empty; remove it if that is not intended", where)
             else:
                 self._check_placeholders(value, "env", where)
 
@@ -222,8 +222,8 @@ class _Server:
         for name, value in env.items():
             if is_steering(name) and not is_passed_on(name, value, self.family):
                 text = (
-                    f"this variable steers {COMMAND} itself, which is not confined; remove it, or have the server"
-                    " installed and set there what it needs"
+                    f"this variable controls {COMMAND} itself, which is not confined; remove it, or install the server"
+                    " and configure it there"
                 )
                 self._error("VALIDATION_ERROR", text, f"env.{printable(name)}")
 
@@ -303,7 +303,7 @@ def _url_fault(url: JsonValue, family: Family | None) -> str:
     if not isinstance(url, str) or not url:
         return "is not a string"
     if not url.isprintable() or " " in url:
-        return "holds spaces or control characters"
+        return "contains spaces or control characters"
     if url.startswith(("$", "{", "%")) and family is not None and family.variables_in(url, "url"):
         return ""  # its beginning is known where it is substituted
     try:
@@ -312,7 +312,7 @@ def _url_fault(url: JsonValue, family: Family | None) -> str:
     except ValueError as error:
         return f"cannot be used: {error}"
     if parts.scheme.lower() not in ("http", "https") or not host:
-        return "does not begin with http:// or https:// and the name of a host"
+        return "does not begin with http:// or https:// and a host name"
     return ""
 
 

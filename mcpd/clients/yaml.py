@@ -226,7 +226,9 @@ class YamlDocument:
                 return
             found = [each for each in node.pairs if _name_of(self.text, each[0]) == self.key[depth]]
             if len(found) > 1:
-                raise self.text.fault(found[1][0].start, f"{show(self.key[: depth + 1])} occurs twice; remove one")
+                raise self.text.fault(
+                    found[1][0].start, f"{show(self.key[: depth + 1])} occurs twice; remove one"
+                )
             if any(key.value == _MERGE and key.plain for key, _ in node.pairs):
                 raise self.text.fault(node.start, "a map around the servers contains a merge key (<<); expand it")
             if not found:
@@ -316,7 +318,7 @@ class YamlDocument:
         first = (key or value).start
         start, end = line_start(body, first), self._after(max(value.end, key.end if key else 0))
         if not _HEADS[self.shape].fullmatch(body[start:first]):
-            raise self.text.fault(first, "a server does not begin on a line of its own; edit it by hand")
+            raise self.text.fault(first, "a server does not begin on its own line; edit it by hand")
         return start, min(end, next_line(body, first + len(body[first:end].rstrip(BLANK))))
 
     def _after(self, at: int) -> int:
@@ -359,7 +361,7 @@ def _parse(text: Text) -> Node | None:  # noqa: C901 -- a case for each event
             if isinstance(event, events.DocumentStartEvent):
                 documents += 1
                 if documents > 1:
-                    raise text.fault(event.start_mark.index, "there is more than one document in the file; keep one")
+                    raise text.fault(event.start_mark.index, "the file contains more than one document; keep one")
                 if event.version or event.tags:
                     raise text.fault(event.start_mark.index, "directives (%YAML, %TAG) are not supported; remove them")
             elif isinstance(event, events.CollectionEndEvent):

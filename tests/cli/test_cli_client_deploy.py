@@ -131,7 +131,7 @@ def test_a_server_added_by_hand_stays_until_it_is_taken_over(machine: Machine) -
     assert machine.json("deploy", "cursor", "--dry-run")["kept"] == ["notes"]
     unknown = machine("deploy", "cursor", "--yes", "--take-over", "mine", "--json")
     assert unknown.code == 2
-    assert "mine cannot be taken over: the configuration has no server of that name" in unknown.err
+    assert "mine cannot be taken over: the configuration has no server with that name" in unknown.err
     taken = machine("deploy", "cursor", "--yes", "--take-over", "notes")
     assert taken.code == 0
     assert "1 changed" in taken.out
@@ -269,7 +269,7 @@ def test_another_file_is_deployed_to_with_a_history_of_its_own(machine: Machine)
     assert machine("undo", "cursor", "--file", str(project)).code == 0
     assert project.read_bytes() == before
     misspelt = str(machine.root / "misspelt/mcp.json")
-    assert "create it first, or name another file" in machine.refused("deploy", "cursor", "--file", misspelt, code=1)
+    assert "create it first, or specify another file" in machine.refused("deploy", "cursor", "--file", misspelt, code=1)
     assert not (machine.root / "misspelt").exists()
 
 

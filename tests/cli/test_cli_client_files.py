@@ -63,7 +63,7 @@ def test_a_symlink_is_not_called_broken(machine: Machine, leads_to: str) -> None
     found = machine("detect")
     assert _rows(found.out) == {"cursor": ["symlink", "-", "~/.cursor/mcp.json"]}
     assert found.err.startswith(f"warning: {machine.cursor}: a symlink, ")
-    assert f"--file {machine.cursor.with_name(leads_to)} changes" in found.err
+    assert f"--file {machine.cursor.with_name(leads_to)} to change its target" in found.err
 
 
 def test_the_difference_is_that_of_the_servers_that_are_mcpctls(

@@ -152,7 +152,7 @@ def test_everybody_reads_the_systems_configurations_and_may_not_change_them(mach
     assert machine.as_anybody("keys", "show", "--json").json["count"] == 1
     unknown = machine.as_anybody("show", "zed")
     assert unknown.code == 4
-    assert "root can do it with 'mcpctl --system client publish zed --profile default'" in unknown.err
+    assert "root can publish it with 'mcpctl --system client publish zed --profile default'" in unknown.err
 
     for argv in (
         ["publish", "cursor"], ["draft", "add", "cursor", "ours"], ["draft", "remove", "cursor", "ours"],

@@ -350,8 +350,8 @@ async def test_a_rotation_says_what_it_did_and_what_it_could_not_sign_again(mach
         after = answer(await client.call_tool("get_config", WHO))
         assert after["signing_key_id"] != other["signing_key_id"]
         assert refused["error"] == "signature_error"
-        assert f"The key {after['signing_key_id']} is in use. Not signed again" in refused["message"]
-        assert "'mcpctl client publish zed --profile default' signs it again" in refused["message"]
+        assert f"The key {after['signing_key_id']} is in use. Not re-signed" in refused["message"]
+        assert "'mcpctl client publish zed --profile default' re-signs it" in refused["message"]
 
 
 async def test_the_systems_server_hands_out_what_root_published_and_changes_nothing(machine: Machine) -> None:

@@ -94,14 +94,14 @@ def test_a_url_is_written_as_the_client_wants_it(client: str, form: dict[str, An
 @pytest.mark.parametrize("client", ["claude-desktop", "junie"])
 def test_a_client_without_urls_says_so(client: str) -> None:
     with pytest.raises(
-        InvalidInput, match=r"server 'time': .* does not support servers by Streamable HTTP in its file"
+        InvalidInput, match=r"server 'time': .* does not support servers over Streamable HTTP in its file"
     ):
         write(client, **URL)
 
 
 @pytest.mark.parametrize("client", ["codex", "goose", "zed"])
 def test_a_client_without_server_sent_events_says_so(client: str) -> None:
-    with pytest.raises(InvalidInput, match="does not support servers by HTTP with server-sent events"):
+    with pytest.raises(InvalidInput, match="does not support servers over HTTP with server-sent events"):
         write(client, **SSE)
 
 
@@ -110,7 +110,9 @@ def test_a_directory_and_variables_have_their_own_names() -> None:
     assert write("opencode", **RUN, env={"A": "b"})["environment"] == {"A": "b"}
     assert write("goose", **RUN, env={"A": "b"})["envs"] == {"A": "b"}
     assert "env" not in write("cursor", **RUN, env={})
-    with pytest.raises(InvalidInput, match="server 'time': cwd: Cursor IDE cannot start servers in a given directory"):
+    with pytest.raises(
+        InvalidInput, match="server 'time': cwd: Cursor IDE cannot start servers in a specific directory"
+    ):
         write("cursor", **RUN, cwd="/srv")
     with pytest.raises(InvalidInput, match="server 'x': env: Some client cannot set variables"):
         to_client(some(stdio={"env": ""}), {"x": {**RUN, "env": {"A": "b"}}})

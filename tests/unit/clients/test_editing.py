@@ -352,7 +352,7 @@ def test_lists_hold_servers_with_names() -> None:
     assert read(before, "json", ("s",), "list", "f") == {"a": {"name": "a", "x": 1}}
     after = edit(before, "json", ("s",), "list", {"a": None, "n": RUN}, "f")
     assert json.loads(after) == {"s": [{"uses": "b"}, 3, {"name": "n", **RUN}]}
-    with pytest.raises(InvalidConfig, match="another name"):
+    with pytest.raises(InvalidConfig, match="different name"):
         edit(before, "json", ("s",), "list", {"n": {"name": "m"}}, "f")
 
 
@@ -376,7 +376,7 @@ def test_lists_hold_servers_with_names() -> None:
         ('{"s": ' + "1" * 5000 + "}", "f:1: not JSON"),
         ("[" * 100_000, "nested too deeply"),
         ('{"s": {"a": ' + "[" * 80 + "]" * 80 + "}}", "nested deeper"),
-        ('{\n"s": "\0"}', "f:2: not text"),
+        ('{\n"s": "\0"}', "f:2: not a text file"),
         ('{"s": {}} // \u2028 "x"', None),
     ],
     ids=range(19),

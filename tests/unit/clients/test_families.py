@@ -172,7 +172,7 @@ def test_a_directory_of_too_many_files_is_left_out(tmp_path: Path) -> None:
         (tmp_path / f"high/c{number}.toml").touch()
     families = Families([tmp_path / "low", tmp_path / "high"])
     assert ids(families) == ["zed"]
-    assert families.problems == [f"{tmp_path}/high: more than {MAX_FILES} files; none of them is used"]
+    assert families.problems == [f"{tmp_path}/high: more than {MAX_FILES} files; all of them are ignored"]
 
 
 def test_changes_are_seen(tmp_path: Path) -> None:
@@ -255,10 +255,10 @@ def test_a_family_has_usual_defaults() -> None:
         ({"file": file(colour=1)}, "file.colour: Extra inputs"),
         ({"file": file(format="ini")}, "file.format:"),
         ({"file": file(shape="tree")}, "file.shape:"),
-        ({"file": file(shape="list")}, 'file.shape: the entries of a list need name = "name"'),
+        ({"file": file(shape="list")}, 'file.shape: list entries require name = "name"'),
         ({"file": file(key=[])}, "file.key:"),
         ({"file": file(key=["a", ""])}, "file.key.1:"),
-        ({"file": file(linux=[])}, "file: name its path"),
+        ({"file": file(linux=[])}, "file: specify its path"),
         ({"file": file(linux=["{home}/{user}"])}, "{user} is not one of home, config"),
         ({"file": file(linux=["{home.__class__}/x"])}, "{home.__class__} is not one of home, config"),
         ({"file": file(linux=["{home!r}/x"])}, "{home!r} is not one of home, config"),

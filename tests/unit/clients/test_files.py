@@ -59,7 +59,7 @@ def test_variables_move_files(tmp_path: Path) -> None:
 
 
 def test_a_client_of_another_system_has_no_file_here(tmp_path: Path) -> None:
-    with pytest.raises(NotSupported, match=r"Elsewhere has no file on Linux; --file"):
+    with pytest.raises(NotSupported, match=r"Elsewhere has no file on Linux; specify one with --file"):
         client_file(family("elsewhere"), tmp_path, {})
 
 
@@ -113,7 +113,9 @@ def test_root_leaves_no_files_of_its_own_with_users(tmp_path: Path) -> None:
     home.mkdir()
     os.chown(home, 65534, 65534)
     for name in ("file", "a/b/file"):
-        with pytest.raises(InvalidConfig, match=r"directory of another user \(uid 65534\); run this as that user"):
+        with pytest.raises(
+            InvalidConfig, match=r"directory owned by another user \(uid 65534\); run this as that user"
+        ):
             missing_directories(home / name, home)
     assert list(home.iterdir()) == []
 
@@ -186,7 +188,7 @@ def test_what_is_no_file_is_refused_at_once(tmp_path: Path, name: str, monkeypat
 
 def test_a_file_of_several_names_is_refused(tmp_path: Path, file: Path) -> None:
     (tmp_path / "other").hardlink_to(file)
-    with pytest.raises(InvalidConfig, match=r"has 2 hard links.*make it a file of its own"):
+    with pytest.raises(InvalidConfig, match=r"has 2 hard links.*replace it with a copy"):
         snapshot(file)
 
 
@@ -250,8 +252,8 @@ def test_a_group_that_one_is_not_in_is_refused_with_the_way_out(file: Path) -> N
         replace(snapshot(file), b"new")
     own = grp.getgrgid(os.getegid()).gr_name
     assert caught.value.message == (
-        f"{file}: belongs to the group 4321, which you are not a member of, so the new file cannot get it;"
-        f" 'chgrp {own} {file}' gives the file to your own group"
+        f"{file}: belongs to the group 4321, which you are not a member of, so the new file cannot be given to it;"
+        f" 'chgrp {own} {file}' changes it to your own group"
     )
     assert (file.read_bytes(), file.stat().st_gid) == (b"old", 4321)
     assert strays(file.parent) == []

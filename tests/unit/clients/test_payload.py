@@ -110,7 +110,7 @@ def test_variables_are_left_out_where_the_client_fills_in_none() -> None:
             "b": {"command": "mcpctl", "args": ["run", "b"]},
         }
     }
-    assert made.warnings == ["Plain substitutes no variables, so A is not passed on: a, b"]
+    assert made.warnings == ["Plain does not substitute variables, so A is not passed on: a, b"]
 
 
 def test_variables_beyond_the_limit_are_left_out() -> None:
@@ -118,7 +118,7 @@ def test_variables_beyond_the_limit_are_left_out() -> None:
         [server()], family(limitations={"max_env_vars_per_server": 1}), profile(variables={"*": ["A", "B"]})
     )
     assert made.payload["mcpServers"]["one"]["env"] == {"A": "${A}"}  # type: ignore[index, call-overload]
-    assert made.warnings == ["Plain supports at most 1 variables, so B is left out: one"]
+    assert made.warnings == ["Plain supports at most 1 variables, so B is omitted: one"]
 
 
 def test_servers_beyond_the_limit_are_left_out_by_id() -> None:
@@ -126,7 +126,7 @@ def test_servers_beyond_the_limit_are_left_out_by_id() -> None:
     made = generate(reversed(servers), family(limitations={"max_servers": 2}), profile())
     assert list(made.payload["mcpServers"]) == ["s00", "s01"]  # type: ignore[arg-type]
     assert made.warnings == [
-        "Plain supports at most 2 servers; left out: s02, s03, s04, s05, s06, s07, s08, s09, s10, s11 and 4 more"
+        "Plain supports at most 2 servers; omitted: s02, s03, s04, s05, s06, s07, s08, s09, s10, s11 and 4 more"
     ]
     exactly = generate(servers[:2], family(limitations={"max_servers": 2}), profile())
     assert exactly.warnings == []

@@ -269,7 +269,7 @@ def test_a_finding_is_told_as_JSON() -> None:
     assert finding.to_json() == {
         "code": "MISSING_ARGS",
         "severity": "warning",
-        "message": "server 'one': args: it has no 'args'; write [] if the command takes none",
+        "message": "server 'one': args: it has no 'args'; use [] if the command takes none",
         "server_id": "one",
         "field": "args",
     }
@@ -283,7 +283,7 @@ def test_more_faults_than_anybody_reads_are_cut_and_an_error_after_warnings_is_t
     assert [each.server_id for each in findings if each.severity == "error"] == ["z"]
     faulty = validate({"mcpServers": {name: {} for name in many}}, PLAIN)
     assert len(faulty) == MAX_FINDINGS + 1
-    assert faulty[-1].message.startswith("there may be more errors than")
+    assert faulty[-1].message.startswith("there may be more than these")
 
 
 JSON = st.recursive(

@@ -75,7 +75,7 @@ def test_servers_of_continue_are_a_list() -> None:
         "name: L\nmcpServers:\n- uses: foo/bar\n- name: b\n  command: z\n  args:\n  - r\n- name: q\n  x: 1\n"
     )
     assert read(after.encode(), "yaml", ("mcpServers",), "list", "f")["q"] == {"name": "q", "x": 1}
-    with pytest.raises(InvalidConfig, match="does not begin on a line of its own"):
+    with pytest.raises(InvalidConfig, match="does not begin on its own line"):
         change("s:\n- # c\n  name: a\n", {"a": None}, "list", ("s",))
     assert change("s:\n- name: a\n", {"a": None}, "list", ("s",)) == "s: []\n"
 
@@ -124,7 +124,7 @@ def test_aliases_elsewhere_do_not_keep_a_server_from_being_changed() -> None:
         ('servers:\n  a:\n    n: !!int "5"\n', "f:3: a tag (!) is in a"),
         ("b: &x {}\nservers:\n  a:\n    <<: *x\n", "f:4: a merge key (<<) is in a; expand it"),
         ("x: &x {}\nservers: *x\n", "f:2: servers is not a map"),
-        ("a: 1\n---\nb: 1\n", "f:2: there is more than one document"),
+        ("a: 1\n---\nb: 1\n", "f:2: the file contains more than one document"),
         ("%YAML 1.1\n---\na: 1\n", "directives"),
         ("servers: []\n", "f:1: servers is not a map"),
         ("- a\n", "f:1: the document is not a map"),
@@ -139,7 +139,7 @@ def test_aliases_elsewhere_do_not_keep_a_server_from_being_changed() -> None:
         ('a: "\\UFFFFFFFF"', "not YAML"),
         ("servers: {a: {x: 1}}\n", "f:1: the servers are in flow style"),
         ('{"servers": {}}', "f:1: the servers are in flow style"),
-        ("servers:\n  b: 1\n  ? a\n  : 1\n", "f:3: a server does not begin on a line of its own"),
+        ("servers:\n  b: 1\n  ? a\n  : 1\n", "f:3: a server does not begin on its own line"),
         ("servers:\n  a: .inf\n", "not finite"),
         ("servers:\n  a: " + "1" * 5000, "too many digits"),
     ],
