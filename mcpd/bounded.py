@@ -66,7 +66,7 @@ def run(command: Sequence[str], data: bytes) -> tuple[int, bytes]:
 
 def limit_exceeded() -> LimitExceeded:
     """Return the error for a script whose inspection exceeded a limit."""
-    return LimitExceeded("the script takes too long to read")
+    return LimitExceeded("reading the script takes too long")
 
 
 def _set_limit(pid: int, what: int, most: int) -> None:

@@ -90,7 +90,7 @@ class Daemon:
         address = bus_address(system=self._scope is Scope.SYSTEM)
         async with await Connection.open(address, max_message=MAX_CALL) as connection:
             if not await connection.request_name(BUS_NAME):
-                raise ServiceUnavailable(f"the name {BUS_NAME} is taken: another mcpd runs on this bus")
+                raise ServiceUnavailable(f"the name {BUS_NAME} is taken: another mcpd is running on this bus")
             return await self._serve(connection, passed)
 
     async def _serve(self, connection: Connection, passed: Mapping[str, Sequence[int]]) -> int:

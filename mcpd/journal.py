@@ -252,7 +252,7 @@ def _record_fields(record: logging.LogRecord) -> Iterator[bytes]:
 
 def _loss_fields(count: int) -> bytes:
     """Return the fields of an entry that reports *count* lost messages."""
-    message = f"{count} log messages were lost because the journal did not read them"
+    message = f"{count} log messages were lost because the journal was not reading"
     return field("MESSAGE", message) + field("PRIORITY", _LEVELS["warning"][1])
 
 

@@ -155,7 +155,7 @@ class McpClient:
                 raise
             tools = page.get("tools")
             if not isinstance(tools, list) or not all(isinstance(tool, dict) for tool in tools):
-                raise ConnectionFault("its answer to tools/list is not a list of tools")
+                raise ConnectionFault("its response to tools/list is not a list of tools")
             found += tools
             if not page.get("nextCursor"):
                 return found
@@ -201,11 +201,11 @@ class McpClient:
                     raise Refused(f"{self._name}: {method}", error)
                 if isinstance(result := message.get("result"), dict):
                     return dict(result)
-                raise ConnectionFault(f"its answer to {method} holds neither a result nor an error")
+                raise ConnectionFault(f"its response to {method} contains neither a result nor an error")
 
     async def _cancel(self, number: int, grace: float) -> None:
         """Cancel request *number*, close the server's stdin, and wait up to *grace* seconds for the server to end."""
-        cancelled = {"requestId": number, "reason": "the user has interrupted it"}
+        cancelled = {"requestId": number, "reason": "the user interrupted it"}
         with suppress(ConnectionFault, OSError, TimeoutError):
             self._write({"method": "notifications/cancelled", "params": cancelled})
             self.close_stdin()

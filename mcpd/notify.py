@@ -33,7 +33,7 @@ def notify(*lines: str, fds: Sequence[int] = ()) -> bool:
     if not address:
         return False
     if address[0] not in "/@":
-        log.warning("NOTIFY_SOCKET is not the address of a unix socket: %r", address)
+        log.warning("NOTIFY_SOCKET is not the address of a Unix socket: %r", address)
         return False
     message = "\n".join(" ".join(line.splitlines()) for line in lines).encode(errors="replace")
     try:
@@ -42,7 +42,7 @@ def notify(*lines: str, fds: Sequence[int] = ()) -> bool:
             sock.connect("\0" + address[1:] if address[0] == "@" else address)
             socket.send_fds(sock, [message], fds)
     except OSError as error:
-        log.warning("The service manager does not take messages at NOTIFY_SOCKET: %s", error)
+        log.warning("The service manager does not accept messages at NOTIFY_SOCKET: %s", error)
         return False
     return True
 

@@ -226,9 +226,7 @@ class YamlDocument:
                 return
             found = [each for each in node.pairs if _name_of(self.text, each[0]) == self.key[depth]]
             if len(found) > 1:
-                raise self.text.fault(
-                    found[1][0].start, f"{show(self.key[: depth + 1])} occurs twice; remove one"
-                )
+                raise self.text.fault(found[1][0].start, f"{show(self.key[: depth + 1])} occurs twice; remove one")
             if any(key.value == _MERGE and key.plain for key, _ in node.pairs):
                 raise self.text.fault(node.start, "a map around the servers contains a merge key (<<); expand it")
             if not found:

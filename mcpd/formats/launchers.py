@@ -53,7 +53,7 @@ def without_uv(command: Command, where: str) -> tuple[Command, str]:
         raise InvalidManifest(f"{where}: only 'uv run' is supported; install the package itself")
     words, second = _without_options(words[1:], where)
     if not words:
-        raise InvalidManifest(f"{where}: uv run names no program to start")
+        raise InvalidManifest(f"{where}: uv run does not specify a program to start")
     program, *arguments = words
     if program in _MODULE:
         found = Command("python3", ("-m", *arguments))
@@ -103,13 +103,13 @@ def _packaged(index: PackageIndex, words: Sequence[str], where: str) -> Packaged
     rest, spec = _options(index, words, where)
     has_program = bool(spec)
     if not (spec or rest):
-        raise InvalidManifest(f"{where}: the command names no package")
+        raise InvalidManifest(f"{where}: the command does not specify a package")
     spec = spec or rest.pop(0)
     if index.runs_git and spec.startswith("git+"):
         source = _git_source(spec.removeprefix("git+"))
         if rest and not has_program:
             raise InvalidManifest(
-                f"{where}: the command does not name the program of the repository that gets the arguments; write it as"
+                f"{where}: the command does not say which program of the repository to run; write it as"
                 f" {index.runner} --from REPOSITORY PROGRAM ARGUMENTS"
             )
         has_program = True
@@ -215,7 +215,7 @@ def local_command(command: Command, cwd: str, where: str) -> Local:
     if script.startswith("/"):
         roots.append(_project(PurePosixPath(script).parent))
     elif not roots and (script or program.startswith(".") or _INTERPRETER.fullmatch(program)):
-        raise InvalidManifest(f"{where}: the command does not name the directory of its program; {_ADVICE}")
+        raise InvalidManifest(f"{where}: the command does not contain the directory of its program; {_ADVICE}")
     if not roots:
         if not program.startswith("/"):
             raise InvalidManifest(

@@ -165,7 +165,8 @@ class _Reader:
         command = Command(whole[0], tuple(whole[1:]))
         if command.name in {"sh", "bash", "zsh", "dash", "fish", "cmd", "powershell", "pwsh"}:
             raise InvalidManifest(
-                f"{self._where}: {printable(command.name)} runs a command line; write the program and its arguments"
+                f"{self._where}: {printable(command.name)} runs a shell command line; specify the program and its"
+                " arguments instead"
             )
         return command
 
@@ -283,7 +284,7 @@ class Values:
             if place == "command" or place.startswith("args["):
                 shown = "an argument" if place.startswith("args[") else "its command"
                 raise InvalidManifest(
-                    f"{self.where}: {shown} contains a secret ({why}), which every user of the machine could read; put"
+                    f"{self.where}: {shown} contains a secret ({why}), which every user on this machine could read; put"
                     " it into a variable under env, if the server supports that"
                 )
 
@@ -332,7 +333,7 @@ class Values:
             if self._is_secret(found):
                 raise InvalidManifest(
                     f"{self.where}: args[{index}]: {printable(name)!r} is a secret, and every user of the machine could"
-                    " read an argument; put it into a variable under env, if the server supports that"
+                    " read an argument; put it in a variable under env, if the server supports that"
                 )
         return self._filled(text, f"args[{index}]", sensitive=False)
 
@@ -347,7 +348,7 @@ class Values:
     def _filled(self, text: str, place: str, *, sensitive: bool = True) -> str:
         """Return *text* with each variable replaced with ``{config.KEY}``, and add properties for the keys."""
         if _FILE.search(text):
-            raise InvalidManifest(f"{self.where}: {place}: {{file:…}} is not supported; give the value")
+            raise InvalidManifest(f"{self.where}: {place}: {{file:…}} is not supported; insert the value")
         if placeholders(text):
             raise InvalidManifest(
                 f"{self.where}: {place}: {{config.…}} is a placeholder of mcpd and cannot be imported"
@@ -467,7 +468,7 @@ def servers_of(document: object, origin: str, find_secrets: FindSecrets) -> Impo
             result.servers.append(_imported(server_id, name, entry, Values(find_secrets, inputs, where), notes.append))
             taken.add(server_id)
             if server_id != name:
-                notes.append(f"is called {server_id} here")
+                notes.append(f"is named {server_id} here")
         except InvalidManifest as error:
             result.problems.append(Problem(origin, printable(name), error.message))
         finally:
@@ -587,7 +588,7 @@ def _program(
         document["transports"] = [{"type": "stdio", "command": command.program, "args": list(command.arguments)}]
     dropped = sorted(found.env.keys() & {"PATH", "HOME"})
     if dropped:
-        note(f"{' and '.join(dropped)} are left out: mcpd sets them itself")
+        note(f"{' and '.join(dropped)} are omitted: mcpd sets them itself")
     if env := {key: text for key, text in found.env.items() if key not in dropped}:
         document["env"] = env
     return document

@@ -195,7 +195,7 @@ def _command_and_environment(server: _Server, origin: str) -> tuple[Command, dic
     if command.program == "uv":
         command, directory = without_uv(command, where)
         if directory not in _ROOT:
-            raise InvalidManifest(f"{where}: {printable(directory)!r} is not the directory of the bundle")
+            raise InvalidManifest(f"{where}: {printable(directory)!r} is not the bundle's directory")
     if (packaged := package_of(command, where)) is not None:
         source = packaged.source
         target = f"{source['type']}:{source['package']}" if "package" in source else f"git+{source['url']}"
@@ -266,8 +266,8 @@ class _Values:
         made = self.text(text, "command")
         if placeholders(made):
             raise InvalidManifest(
-                f"{self._origin}: server.mcp_config.command: {printable(text)!r} depends on a value of the user; mcpd"
-                " only starts programs of the bundle or the system"
+                f"{self._origin}: server.mcp_config.command: {printable(text)!r} depends on a value that the user sets;"
+                " mcpd only starts programs of the bundle or the system"
             )
         if ".." in PurePosixPath(made).parts:
             raise InvalidManifest(
@@ -291,7 +291,7 @@ class _Values:
             if found[1] in self._sensitive:
                 raise InvalidManifest(
                     f"{self._origin}: server.mcp_config.args.{index}: {printable(found[1])!r} is sensitive, but an"
-                    " argument is visible to every user of the machine; the bundle has to use 'env' for it"
+                    " argument is visible to every user on this machine; the bundle must use 'env' for it"
                 )
 
     def _filled(self, variable: str, field: str, before: str) -> str:
@@ -319,7 +319,7 @@ class _Values:
             key = self._keys[variable] = self._taken.take(variable)
             self.properties.append(
                 {"key": key, "label": _DIRECTORIES[variable], "type": "path", "required": True}
-                | {"description": "The server is given this directory, and what is in it"}
+                | {"description": "The server gets access to this directory and its contents"}
             )
             self.permissions.append(f"filesystem:rw:{{config.{key}}}")
         return self._keys[variable]

@@ -240,7 +240,7 @@ def parse_registry(document: object, origin: str) -> Registry:
         registry.servers.append(entry)
         registry.problems.extend(Problem(origin, entry.id, f"{entry.id}: {lack}") for lack in shortcomings(entry))
     if registry.problems:
-        _log.warning("%s: %d faults, first: %s", origin, len(registry.problems), registry.problems[0].message)
+        _log.warning("%s: %d errors, first: %s", origin, len(registry.problems), registry.problems[0].message)
     return registry
 
 

@@ -277,7 +277,7 @@ class Inputs:
             # Every user of the machine can read arguments, so they must not hold secrets.
             if argument.is_required:
                 self.faults.append(
-                    f"its argument {name[:100]!a} is a secret, which every user of the machine could read"
+                    f"its argument {name[:100]!a} is a secret, which every user on this machine could read"
                 )
             return ""
         return self._property(name, argument, Target.ARG, repeated=bool(argument.is_repeated), granting=True)
@@ -306,7 +306,7 @@ class Inputs:
                 return scalar_text(variable.value)
             if in_argument and variable.is_secret:
                 self.faults.append(
-                    f"its argument {name[:100]!a} is a secret, which every user of the machine could read"
+                    f"its argument {name[:100]!a} is a secret, which every user on this machine could read"
                 )
                 return ""
             if name not in keys:
@@ -335,7 +335,7 @@ class Inputs:
     ) -> str:
         """Add a property for *given*, and return its key. Raises :class:`~mcpd.errors.InvalidManifest`."""
         if len(self.properties) == MAX_PROPERTIES:
-            raise InvalidManifest(f"asks for more than {MAX_PROPERTIES} values")
+            raise InvalidManifest(f"requires more than {MAX_PROPERTIES} values")
         key = self._keys.take(name.lstrip("-"))
         kind = _TYPES.get(given.format or "")
         default = _typed(given.default, kind)
@@ -463,11 +463,11 @@ def _from_index(package: Package, index: PackageIndex) -> PackagePlan:
     digest = (package.file_sha256 or "").lower()
     named = index.split(package.identifier)
     if base and base not in index.urls:
-        plan.obstacle = f"its package is in a registry of its own, {printable(base)}"
+        plan.obstacle = f"its package is in a separate registry, {printable(base)}"
     elif named is None:
         plan.obstacle = f"{printable(package.identifier)!r} is not the name of {index.noun}"
     elif digest and not _SHA256.fullmatch(digest):
-        plan.obstacle = "the fileSha256 of its package is not one"
+        plan.obstacle = "the fileSha256 of its package is not a SHA-256 digest"
     if plan.obstacle or named is None:
         return plan
     chosen, obstacle = _runtime(package, index, named[0])
@@ -542,7 +542,7 @@ def is_server_json(document: object) -> bool:
 def entry_of(document: dict[str, Any], origin: str, *, published: bool = False) -> Entry:
     """Convert *document*, a server.json or an API item that contains one, to an entry; *origin* is for messages.
 
-    An unchanged document from :func:`server_json_of` is converted to the entry embedded in it. If *published*, anybody
+    An unchanged document from :func:`server_json_of` is converted to the entry embedded in it. If *published*, anyone
     may have written it, so the embedded entry is used only if the visible fields result in the same id, package source
     and transports. An item always counts as published.
 

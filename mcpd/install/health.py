@@ -183,7 +183,7 @@ async def _list_tools(client: McpClient) -> list[dict[str, Any]]:
     except Refused as error:
         raise ConnectionFault(f"it refused tools/list: {error.reason} ({error.code})") from error
     except ValueError as error:
-        raise ConnectionFault(f"its answer to tools/list cannot be stored: {error}") from error
+        raise ConnectionFault(f"its response to tools/list cannot be stored: {error}") from error
     if not all(tool.get("name") for tool in tools):
         raise ConnectionFault("it lists a tool without a name")
     if len(tools) > MAX_TOOLS:

@@ -67,7 +67,7 @@ class Source(Document):
             yield f"its {self.type} source has no 'package'"
         if self.type is SourceType.GIT:
             if not self.url.lower().startswith(("https://", "file://")):
-                yield "source.url must be an https or file URL, as an installation cannot ask for ssh keys"
+                yield "source.url must be an https or file URL, because an installation cannot ask for ssh keys"
             if self.sha256 or self.version:
                 yield "a git source is pinned by 'rev', not by sha256 or version"
         if self.is_file:
@@ -82,7 +82,7 @@ class Source(Document):
         if self.type is SourceType.MCPB and (self.path or self.rev):
             yield "a bundle is installed whole and pinned by 'sha256'; omit path and rev"
         if self.type is SourceType.ARCHIVE and not self.sha256:
-            yield "an archive needs source.sha256, as nothing else pins its content"
+            yield "an archive needs source.sha256because nothing else pins its content"
         if self.type is SourceType.ARCHIVE and self.rev:
             yield "an archive is pinned by 'sha256', not by rev"
 
@@ -95,7 +95,7 @@ class Source(Document):
         elif self.path and (path.is_absolute() or self.path.startswith("-") or "\\" in self.path):
             raise ValueError(f"'path' {printable(self.path)!r} must be relative to the root of the source")
         if ".." in path.parts:
-            raise ValueError(f"'path' {printable(self.path)!r} is outside of the package source")
+            raise ValueError(f"'path' {printable(self.path)!r} is outside the package source")
         return self
 
 

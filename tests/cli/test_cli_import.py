@@ -207,7 +207,7 @@ async def test_those_that_are_left_out_are_told_from_the_others(mcpctl: Mcpctl, 
     name = written(tmp_path / "client.json", {"mcpServers": servers})
     ended = await mcpctl("import", name)
     assert (ended.code, ended.out) == (0, "Installed bad.name. 1.0 (user).\n")
-    assert "bad name!: is called bad.name. here" in ended.err
+    assert "bad name!: is named bad.name. here" in ended.err
     assert "Skipped: box.\n" in ended.err
     result = json.loads((await mcpctl("import", name, "--dry-run", "--json")).out)
     assert [problem["name"] for problem in result["problems"]] == ["bad name!", "box"]

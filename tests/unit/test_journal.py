@@ -209,7 +209,7 @@ def test_a_journal_that_does_not_read_holds_nobody_up_and_is_told_of_the_loss(
     log.info("afterwards")
     loss, after = listener.receive(), listener.receive()
     lost = 5000 - len(kept)
-    assert loss["MESSAGE"] == f"{lost} log messages were lost because the journal did not read them".encode()
+    assert loss["MESSAGE"] == f"{lost} log messages were lost because the journal was not reading".encode()
     assert loss["PRIORITY"] == b"4"
     assert after["MESSAGE"] == b"afterwards"
     log.info("once more")

@@ -64,7 +64,7 @@ def test_missing_required_fields_are_problems_of_a_usable_entry() -> None:
         (entry("x", transports=[]), "no transports"),
         (entry("x", source={"type": "git", "url": "ext::sh -c x"}), "git URL"),
         (entry("x", source={"type": "git", "url": "--upload-pack=x"}), "git URL"),
-        (entry("x", source={"type": "git", "url": "https://a/b", "path": "../.."}), "outside of the package source"),
+        (entry("x", source={"type": "git", "url": "https://a/b", "path": "../.."}), "outside the package source"),
         (entry("x", transports=[{"type": "stdio"}]), "command"),
         (entry("x", name="a\0"), "NUL"),
     ],

@@ -180,7 +180,7 @@ def test_an_earlier_name_anywhere_keeps_its_meaning() -> None:
     [
         ({"transport": {"type": "streamable-http", "url": "http://localhost:{port}/mcp"}}, "on a port"),
         ({"transport": {"type": "sse", "url": "http://localhost/sse"}}, "on a port"),
-        ({"registryBaseUrl": "https://npm.example.com"}, "registry of its own, https://npm.example.com"),
+        ({"registryBaseUrl": "https://npm.example.com"}, "separate registry, https://npm.example.com"),
         ({"kind": "oci", "identifier": "ghcr.io/x/y:1"}, "container image"),
         ({"kind": "gem"}, "'gem'"),
         ({"kind": ""}, "registryType"),

@@ -29,7 +29,7 @@ pytestmark = pytest.mark.process
 
 HARD = b"f(a=f'" + b"{a}" * 87281 + b"' x)"
 """The parser of some versions of Python takes seconds for this."""
-TOO_LONG = "1: the script takes too long to read"
+TOO_LONG = "1: reading the script takes too long"
 TOO_DEEP = "1: the script is nested too deeply"
 LARGE = 32 * 1024
 SLEEP = [sys.executable, "-I", "-S", "-c", "import time; time.sleep(60)"]
