@@ -33,8 +33,8 @@ class DaemonSettings(_Section):
     """Settings of the service itself."""
 
     idle_exit: Annotated[float, Field(ge=0, le=86400)] = 300
-    """Seconds without a call, a job or a running server until mcpd exits, if a service manager starts it again at the
-    next call; 0 for never."""
+    """Seconds without a call, a job or a running server before mcpd exits, if a service manager will start it again on
+    the next call; 0: never."""
     read_only: bool = False
     """Refuse to install, update, remove and configure servers and registries. If one file or variable sets it, no other
     can reset it."""
@@ -46,9 +46,9 @@ class RuntimeSettings(_Section):
     sandbox: Literal["on", "off"] = "on"
     """``off`` runs servers without a sandbox; every listing shows that."""
     launcher: Literal["auto", "plain", "systemd-user", "systemd-socket"] = "auto"
-    """How servers are started: by socket units, transient user units, or as children; ``auto``: what is available."""
+    """How servers are started: by socket units, transient user units, or as children; ``auto``: the first available."""
     max_sessions: Annotated[int, Field(ge=1, le=100_000)] = 512
-    """Running servers at once, for all users."""
+    """Maximum number of servers running at once, for all users."""
     max_sessions_per_user: Annotated[int, Field(ge=0, le=100_000)] = 0
     """The same for one user of the system instance, except root; 0 for a quarter of ``max_sessions``."""
 
@@ -68,7 +68,7 @@ class CatalogSettings(_Section):
     """Settings for reading registries."""
 
     timeout: Seconds = 30
-    """Seconds that reading one registry may take."""
+    """Maximum number of seconds for reading one registry."""
     max_bytes: Annotated[int, Field(ge=1024)] = 64 * 1024 * 1024
     """Maximum bytes of one registry."""
 
@@ -77,14 +77,14 @@ class BridgeSettings(_Section):
     """Settings of the bridge."""
 
     listen: str = ""
-    """``HOST:PORT`` on loopback for a user's bridge, port 0 for any free one; empty for unix sockets only.
+    """``HOST:PORT`` on loopback for a user's bridge, port 0 for any free one; empty for Unix sockets only.
 
     Another program can take the port while the bridge is not running; with systemd, use ``mcpd-bridge-tcp.socket``.
     """
     idle_timeout: Seconds = 300
-    """Seconds without a call until a session ends."""
+    """Seconds without a call before a session ends."""
     call_timeout: Seconds = 30
-    """Seconds without a reply or a progress notification until a call fails."""
+    """Seconds without a reply or a progress notification before a call fails."""
     max_body: Annotated[int, Field(ge=1024)] = 4 * 1024 * 1024
     """Bytes of one HTTP request."""
     max_line: Annotated[int, Field(ge=1024)] = 64 * 1024 * 1024
@@ -96,11 +96,11 @@ class BridgeSettings(_Section):
     max_children: Annotated[int, Field(ge=1)] = 256
     """Processes of one caller at once."""
     keepalive: Seconds = 30
-    """Seconds until a silent event stream sends a comment."""
+    """Seconds of silence before a comment is sent on an event stream."""
     rate: Annotated[float, Field(gt=0)] = 50_000
     """Calls per second from one caller to one server, on average."""
     burst: Annotated[int, Field(ge=1)] = 10_000
-    """Calls from one caller to one server that may come at once."""
+    """Calls from one caller to one server that may arrive at once."""
     audit: Annotated[str, Field(pattern=r"^(journal|off|-|/.+)$")] = "journal"
     """Where tool calls are recorded: ``journal``, the absolute path of a file, ``-`` (standard output) or ``off``."""
     strict_sessions: bool = False
@@ -110,9 +110,9 @@ class BridgeSettings(_Section):
     tls_key: str = ""
     """PEM file with the certificate's key, if that is in another file."""
     allowed_origins: tuple[str, ...] = ()
-    """Web origins that are served besides those on this machine."""
+    """Web origins that are served in addition to those on this machine."""
     idle_exit: Annotated[float, Field(ge=0, le=86400)] = 300
-    """Seconds without a client until a socket-activated bridge exits; 0 for never."""
+    """Seconds without a client before a socket-activated bridge exits; 0: never."""
 
 
 class Settings(_Section):

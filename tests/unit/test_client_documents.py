@@ -88,7 +88,7 @@ def test_every_profile_is_listed_as_it_is() -> None:
 
 
 def test_the_example_of_a_client_is_one() -> None:
-    family = Family.parse("my-editor", example("A client of your own"), str(REFERENCE))
+    family = Family.parse("my-editor", example("Adding a client"), str(REFERENCE))
     assert family.placeholder("NAME", "env") == "${env:NAME}"
     assert family.transports() == ["stdio", "http"]
 

@@ -58,8 +58,8 @@ def test_the_first_script_has_the_tool_that_is_called(tmp_path: Path) -> None:
     (tool,) = found["tools"]
     assert (tool["name"], tool["description"]) == ("greet", "Greet somebody.")
     assert tool["inputSchema"]["properties"] == {
-        "name": {"type": "string", "description": "Whom to greet."},
-        "times": {"type": "integer", "description": "How often.", "default": 1},
+        "name": {"type": "string", "description": "The person to greet."},
+        "times": {"type": "integer", "description": "How many times.", "default": 1},
     }
     assert tool["inputSchema"]["required"] == ["name"]
 
@@ -68,7 +68,7 @@ def test_the_shell_script_has_its_commands_as_tools(tmp_path: Path) -> None:
     found = described(tmp_path, ".sh", block("sh", "@describe"))
     assert found["problems"] == []
     (tool,) = found["tools"]
-    assert (tool["name"], tool["description"]) == ("full", "Tell how full a file system is")
+    assert (tool["name"], tool["description"]) == ("full", "Show how full a file system is")
     assert {name: said.get("type") for name, said in tool["inputSchema"]["properties"].items()} == {
         "inodes": "boolean", "block_size": "string", "path": "string"
     }  # fmt: skip
