@@ -100,7 +100,7 @@ class Layout:
 
     @property
     def mcps_dir(self) -> Path:
-        """``mcps.d``: further files of the mcps map."""
+        """``mcps.d``: additional files of the mcps map."""
         return self.settings.with_name("mcps.d")
 
     @property

@@ -71,7 +71,7 @@ MAX_SECRET: Final = 64 * 1024
 def config_values(changes: Options) -> dict[str, JsonValue]:
     """Return *changes*, unwrapped from an ``a{sv}``, as JSON values.
 
-    Raises :class:`~mcpd.errors.InvalidArgument` that names the key for bytes and file descriptors.
+    Raises :class:`~mcpd.errors.InvalidArgument`, which names the key, for bytes and file descriptors.
     """
     return {key: _value(key, value) for key, value in changes.items()}
 

@@ -171,7 +171,7 @@ class User(NamedTuple):
 
     name: str
     groups: tuple[str, ...]
-    """Names of all groups, sorted; names with white space are left out, as they are later joined by spaces."""
+    """Names of all groups, sorted; names with whitespace are left out, as they are later joined by spaces."""
 
 
 def find_user(uid: int) -> User:

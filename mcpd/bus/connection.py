@@ -242,7 +242,7 @@ class Connection:
         *,
         destination: str = "",
     ) -> None:
-        """Emit a signal to everybody, or only to *destination*."""
+        """Emit a signal to everyone, or only to *destination*."""
         fields = [(1, Variant("o", path)), (2, Variant("s", interface)), (3, Variant("s", member))]
         if destination:
             fields.append((6, Variant("s", destination)))

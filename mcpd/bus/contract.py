@@ -134,7 +134,7 @@ class Authorization(Generic[T]):
     """The authorization that a call needs, and what exactly it covers."""
 
     action: str | None
-    """The polkit action without its prefix; ``None`` if anybody may call the method."""
+    """The polkit action without its prefix; ``None`` if anyone may call the method."""
     details: Mapping[str, object]
     """Details that the prompt shows and that polkit rules may read; of a dictionary, only the keys."""
     covered: T
@@ -149,7 +149,7 @@ class Handler:
     """The implementation of a D-Bus method."""
 
     authorize: Callable[..., Authorization[Any] | Awaitable[Authorization[Any]]] | None
-    """Called with the object, the call and the arguments; ``None`` if anybody may call the method."""
+    """Called with the object, the call and the arguments; ``None`` if anyone may call the method."""
     run: Callable[..., object]
     """Called with the object, the call, :attr:`Authorization.covered` and the arguments."""
     changes: bool

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class LogControl:
-    """The object at :data:`~mcpd.bus.names.LOG_CONTROL_PATH`, readable by everybody."""
+    """The object at :data:`~mcpd.bus.names.LOG_CONTROL_PATH`, readable by everyone."""
 
     settings: LogSettings
     own_uid: int = field(default_factory=os.getuid)

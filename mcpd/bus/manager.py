@@ -75,7 +75,7 @@ _CACHED_RECORDS: Final = 2048
 _MAX_CACHED_RECORD: Final = 8 * 1024
 """Maximum size in bytes of a cached record; the few longer ones would fill most of the cache."""
 _record_cache: Final[dict[tuple[bytes, bool, str], Record]] = {}
-"""Records of entries that are not installed, which look the same to everybody; the most recently used come last."""
+"""Records of entries that are not installed, which look the same to everyone; the most recently used come last."""
 _SOURCE_KEYS: Final = ("type", "url", "path", "package", "version", "rev", "sha256")
 BUNDLE_TIMEOUT: Final = 300.0
 """Seconds within which a bundle must have arrived."""

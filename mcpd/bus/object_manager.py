@@ -171,7 +171,7 @@ class Objects:
             self._emit(path, target.interface, member, *args, to=to)
 
     def _readers(self, path: str) -> Iterable[str]:
-        """Return the receivers of signals about the object at *path*; the empty name stands for everybody."""
+        """Return the receivers of signals about the object at *path*; the empty name stands for everyone."""
         known = self._objects.get(path)
         if known is None:
             return ()

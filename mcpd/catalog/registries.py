@@ -340,7 +340,7 @@ class RegistryLists:
         directory.
 
         Raises :class:`~mcpd.errors.InvalidArgument` for an invalid registry and for a *name* that is taken;
-        :class:`~mcpd.errors.ReadOnly` for one that somebody else's file lists with other options.
+        :class:`~mcpd.errors.ReadOnly` for one that someone else's file lists with other options.
         """
         normal, written = check_url(url), url.strip() if type else as_listed(url)
         fields = {field: value for field, value in (("type", type), ("signature", signature), ("key", key)) if value}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Requests to a bridge, and the TCP addresses that it listens at."""
+"""Requests to a bridge, and the TCP addresses that it listens on."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ class ListenAddress:
     host: str
     port: int
     owner: int
-    """The uid that should listen at the address."""
+    """The uid that should listen on the address."""
     by_unit: bool
     """True if the socket unit listens, while its user is logged in; else the bridge itself listens, while it runs."""
 
@@ -102,7 +102,7 @@ class ListenAddress:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
     def listeners(self) -> frozenset[int]:
-        """Return the uids that listen at the address now."""
+        """Return the uids that listen on the address now."""
         return listening(self.host, self.port)
 
     def fault(self) -> str:
@@ -173,7 +173,7 @@ def base_url(paths: Paths) -> str:
 
 
 def check_url(url: str) -> None:
-    """Raise :class:`~mcpd.errors.Busy` unless only the caller or root listens at *url*, which is on this machine.
+    """Raise :class:`~mcpd.errors.Busy` unless only the caller or root listens on *url*, which is on this machine.
 
     Otherwise, clients would send the bridge's token to another user.
     """

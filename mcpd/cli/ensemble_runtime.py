@@ -156,7 +156,7 @@ def not_configured(what: str, project: Path, projects: Projects) -> ConfigMissin
     paths = from_environment()
     wanted = json.dumps([tilde(each, paths) for each in (*projects.configured, project)], ensure_ascii=False)
     whose = f"the system's {SERVER} ('mcpctl --user ensemble' asks your own)" if projects.system else SERVER
-    # The default scope of root is the system, that of everybody else their own.
+    # The default scope of root is the system, that of everyone else their own.
     instance = "--system " if projects.system else "--user " if os.geteuid() == 0 else ""
     return ConfigMissing(
         f"{what} is in {tilde(project, paths)}, which {whose} may not use yet; if you trust its content: mcpctl"

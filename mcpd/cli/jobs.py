@@ -38,7 +38,7 @@ class View(Protocol):
 
 
 class Lines:
-    """Shows one line for each new state."""
+    """Progress output with one line for each new state."""
 
     def __init__(self) -> None:
         self._last = ""

@@ -54,7 +54,7 @@ class Known:
     """The servers, their tools and the whole map, to check entries against."""
 
     def __init__(self, paths: Paths, scope: Scope, ids: Collection[str] = (), tools: Store | None = None) -> None:
-        """*ids* are further servers that mcpd lists; *tools* is the store with the tools, if not that of *paths*."""
+        """*ids* are additional servers that mcpd lists; *tools* is the store with the tools, if not that of *paths*."""
         self.paths = paths
         store = Store(paths, scope)
         self.servers = {server.id: server for server in store.list()}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Standard streams: replacements for closed ones, and pipes for servers of the system."""
+"""Standard streams: replacements for closed ones, and pipes for system servers."""
 
 from __future__ import annotations
 

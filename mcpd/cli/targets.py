@@ -142,7 +142,7 @@ class ManifestOptions:
     """Environment variables whose values the user is asked for."""
     env: Sequence[tuple[str, str]] = ()
     run_as: str = ""
-    """``system``: run as mcp-server, for everybody; ``user``: run as the user who starts it."""
+    """``system``: run as mcp-server, for everyone; ``user``: run as the user who starts it."""
 
     sha256: str = ""
     """The required hash of a bundle or archive."""

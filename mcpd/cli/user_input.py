@@ -45,7 +45,7 @@ def read_input(name: str, limit: int = LIMIT) -> bytes:
 
 
 def origin(name: str) -> str:
-    """Return the name of the input *name* in messages."""
+    """Return the name by which messages refer to the input *name*."""
     return "standard input" if name == STDIN else name
 
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class DetectedClient:
-    """A detected client."""
+    """A client found on this machine, with its file."""
 
     family: Family
     file: Path

@@ -30,7 +30,7 @@ MAX_BYTES: Final[dict[str, int]] = {"json": 8 << 20, "jsonc": 8 << 20, "toml": 5
 MAX_DEPTH: Final = 200
 """Maximum nesting depth of a file; every parser supports more."""
 BLANK: Final = " \t\r\n"
-"""White space of JSON, TOML and YAML; other white space of Unicode is text to them."""
+"""White space of JSON, TOML and YAML; other whitespace of Unicode is text to them."""
 _BOM: Final = b"\xef\xbb\xbf"
 _NEWLINE: Final = re.compile(r"\r\n|\r|\n")
 
@@ -127,7 +127,7 @@ def next_line(text: str, at: int) -> int:
 
 
 def indent_at(text: str, at: int) -> str:
-    """Return the white space at the beginning of the line of character *at*."""
+    """Return the whitespace at the beginning of the line of character *at*."""
     start = end = line_start(text, at)
     while text[end : end + 1] in {" ", "\t"}:
         end += 1
@@ -135,7 +135,7 @@ def indent_at(text: str, at: int) -> str:
 
 
 def first_on_line(text: str, at: int) -> bool:
-    """Return True if character *at* is the first of its line, but for white space."""
+    """Return True if character *at* is the first of its line, but for whitespace."""
     return not text[line_start(text, at) : at].strip(BLANK)
 
 
@@ -215,7 +215,7 @@ class Items:
 
 
 def unit_of(text: str, items: Items) -> str | None:
-    """Return the white space by which *items* are indented; None if none of them begins a line."""
+    """Return the whitespace by which *items* are indented; None if none of them begins a line."""
     base = indent_at(text, items.start)
     for start, _ in items.spans[:_MAX_SAMPLED]:
         indent = indent_at(text, start)
@@ -247,7 +247,7 @@ def add(text: str, items: Items, render: Render, style: Style) -> str:
 
 
 def _last_end(text: str, items: Items) -> int:
-    """Return where the content of the brackets ends, with the white space that ends its line, possibly a comment's."""
+    """Return where the content of the brackets ends, with the whitespace that ends its line, possibly a comment's."""
     at = items.start + len(text[items.start : items.end].rstrip(BLANK))
     behind = at + len(text[at : items.end]) - len(text[at : items.end].lstrip(" \t"))
     return behind if at > items.start and text[behind] in "\r\n" else at
@@ -272,7 +272,7 @@ def _insert(text: str, at: int, new: str) -> str:
 
 
 def remove(text: str, items: Items, gone: Collection[int]) -> str:
-    """Return *text* without the items with the numbers *gone*, and their commas and white space."""
+    """Return *text* without the items at the indexes *gone*, including their commas and whitespace."""
     kept = [number for number in range(len(items.spans)) if number not in gone]
     last = kept[-1] if kept else -1
     cuts = [cut for number in gone for cut in _cuts(text, items, number, last=number > last)]
@@ -364,7 +364,7 @@ class JsonDocument:
 
     @classmethod
     def parse(cls, text: Text, key: Sequence[str], shape: Shape) -> JsonDocument:
-        """Return the document *text*, whose servers are at *key*; raises :class:`~mcpd.errors.InvalidConfig`."""
+        """Parse *text*, whose servers are at *key*. Raises :class:`~mcpd.errors.InvalidConfig`."""
         plain = _without_comments(text)
         if not plain.strip(BLANK):
             return cls(text, tuple(key), shape, plain, plain, {}, [])
@@ -547,7 +547,7 @@ def _dump(value: JsonValue, style: Style, indent: str | None) -> str:
 
 
 def _skip(text: str, at: int) -> int:
-    """Return where the white space at *at* ends."""
+    """Return where the whitespace at *at* ends."""
     found = _GAP.match(text, at)
     return found.end() if found else at
 
@@ -582,7 +582,7 @@ def _no_constant(name: str) -> None:
 
 
 class Document(Protocol):
-    """A parsed file."""
+    """A client's file, parsed, with the positions of its servers."""
 
     @property
     def model(self) -> object:

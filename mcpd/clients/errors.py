@@ -81,7 +81,7 @@ class SignatureError(IntegrityMismatch):
 
 
 class ValidationFailed(InvalidConfig):
-    """A configuration has faults that prevent its publication."""
+    """A configuration contains errors, so it cannot be published."""
 
     code = "validation_failed"
 

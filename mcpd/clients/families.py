@@ -396,7 +396,7 @@ class Family(DataFile):
         }
 
     def capabilities(self) -> dict[str, JsonValue]:
-        """Return the item of ``capabilities://clients``; ``transports`` and ``placeholders`` are extensions."""
+        """Return its item in ``capabilities://clients``; ``transports`` and ``placeholders`` are extensions."""
         limits, expansion = self.limitations, self.expansion
         return {
             "client_id": self.id,

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The policy for configurations of clients, ``policy.toml``.
+"""The policy for client configurations, ``policy.toml``.
 
-The administrator's ``/etc/mcp/policy.toml`` applies to everybody. A user's own file can only restrict further. Without
+The administrator's ``/etc/mcp/policy.toml`` applies to everyone. A user's own file can only restrict further. Without
 a file everything is allowed; with an unreadable one nothing can be published.
 """
 

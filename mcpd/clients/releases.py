@@ -141,7 +141,7 @@ class _Response(_Strict):
 
 
 def statement(artifact_id: str, client_id: str, profile_id: str, created_at: str, signing_key_id: str) -> bytes:
-    """Return the bytes of the release signature, which states for whom and when an artifact was published."""
+    """Return the bytes that a release signature signs: for whom and when an artifact was published."""
     return canonical(
         {
             "artifact_id": artifact_id,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The installed servers, for configurations of clients."""
+"""The installed servers, for client configurations."""
 
 from __future__ import annotations
 

@@ -585,7 +585,7 @@ def _removed(before: Mapping[str, JsonValue], after: Mapping[str, JsonValue]) ->
 
 
 def _refuse_faults(family: Family, profile: Profile, name: str, entry: JsonValue) -> None:
-    """Refuse an invalid entry, above all one with a secret: everybody may read the system's drafts."""
+    """Refuse an invalid entry, above all one with a secret: everyone may read the system's drafts."""
     findings = [each for each in validate({SERVERS: {name: entry}}, family) if each.severity == "error"]
     about: dict[str, JsonValue] = {"client_id": family.id, "profile_id": profile.id}
     Report(findings, (), ()).require(f"what is to be added to the draft of {family.id}/{profile.id}", about)

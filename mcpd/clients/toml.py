@@ -76,7 +76,7 @@ class TomlDocument:
         return cls(text, tuple(key), model, held)
 
     def edited(self, changes: Mapping[str, JsonValue | None]) -> str:
-        """Return the text with *changes*: a table keeps its place, anything else is replaced by a table at the end."""
+        """Return the text with *changes* applied: a table keeps its place, other forms become a table at the end."""
         body, depth = self.text.body, len(self.key)
         lines = {name: self._written(name, entry) for name, entry in changes.items() if entry is not None}
         statements = list(self._statements())

@@ -120,7 +120,7 @@ _READING: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os
 class Tree:
     """The configurations of one scope below *root*.
 
-    Nothing is created before something is written. In the system scope everybody may read everything but the signing
+    Nothing is created before something is written. In the system scope everyone may read everything but the signing
     key; in the user scope nobody else may read anything. Changes are made under the :meth:`lock`; within a process that
     is one lock per instance, so there is one instance per tree.
     """

@@ -45,7 +45,7 @@ _URL: Final = frozenset({"type", "url", "headers"})
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One fault of a configuration."""
+    """One error or warning about a configuration."""
 
     code: str
     severity: Severity

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """The HTTP proxy that is the only access to the network for pip and npm.
 
-A package can name any URL for a dependency, and pip and npm connect there before anybody has consented. Therefore
+A package can name any URL for a dependency, and pip and npm connect there before anyone has consented. Therefore
 their sandbox has a network namespace with only a loopback interface, where :mod:`mcpd.install.proxied` listens; mcpd
 accepts the connections, and connects only to allowed destinations.
 """

@@ -360,7 +360,7 @@ def _follows_branch(manifest: Manifest) -> bool:
 
 
 class Update(NamedTuple):
-    """An available update."""
+    """An available update of one server, as listed by ``mcpctl update --check``."""
 
     version: str
     """The offered version, with the commit if a branch has changed. Equal to the installed version if only the content

@@ -240,7 +240,7 @@ class ForeignProcess:
         """Do nothing."""
 
     async def gone(self) -> None:
-        """Return at once."""
+        """Return immediately: the service manager waits for the process."""
 
 
 class Leash:

@@ -225,7 +225,7 @@ def too_many(origin: str, makers: Sequence[str]) -> str:
 
 
 def layers(paths: Paths, scope: Scope) -> list[tuple[list[Path], Path]]:
-    """Return the layers of the map for *scope*, lowest precedence first: files, then a directory of further files."""
+    """Return the layers of the map for *scope*, lowest precedence first: files, then a directory of more files."""
     own = [([paths.user.mcps], paths.user.mcps_dir)] if scope is Scope.USER else []
     return [([paths.vendor_mcps, paths.system.mcps], paths.system.mcps_dir), *own]
 

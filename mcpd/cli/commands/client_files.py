@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""``mcpctl client detect``, ``deploy``, ``diff``, ``drift``, ``undo`` and ``history``: files of clients."""
+"""``mcpctl client detect``, ``deploy``, ``diff``, ``drift``, ``undo`` and ``history``: client files."""
 
 from __future__ import annotations
 

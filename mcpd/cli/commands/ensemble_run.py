@@ -55,7 +55,7 @@ _ID: Final = re.compile(
 
 
 def run(args: argparse.Namespace) -> int | Coroutine[object, object, int]:
-    """``mcpctl ensemble run``; 1 unless all agents succeed. JSON: the result of the tool ``invoke``."""
+    """``mcpctl ensemble run``: return 1 unless all agents succeed. JSON: the result of the tool ``invoke``."""
     require_own()
     found = _described(args)
     if isinstance(found, int):

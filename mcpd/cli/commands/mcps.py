@@ -246,7 +246,7 @@ def _target(output: Path) -> tuple[Path, int]:
 async def check(args: argparse.Namespace) -> int:
     """``mcpctl mcps check``; 1 if there is an error.
 
-    For root and the system scope, scripts in *FILE* are not run: anybody may have written them.
+    For root and the system scope, scripts in *FILE* are not run: anyone may have written them.
 
     JSON: ``{"servers": [{id, source, state, tools, resources, prompts, problems}], "checks": [{name, result, message,
     advice}], "unavailable": "why scripts could not be run"}``.

@@ -315,7 +315,7 @@ def _locked(path: str, item: dict[str, Any], allowed: Container[tuple[str, int]]
 
 def _is_of_registry(resolved: str, allowed: Container[tuple[str, int]]) -> bool:
     """Return whether npm fetches *resolved* (empty if the lock has none) from one of the origins in *allowed*."""
-    # npm reads a backslash as a slash, which ends the host, and ignores white space.
+    # npm reads a backslash as a slash, which ends the host, and ignores whitespace.
     if "\\" in resolved or not resolved.isprintable():
         return False
     try:
