@@ -146,15 +146,16 @@ def test_the_service_manager_hears_how_far_it_is(start: Callable[..., Program], 
 def test_unused_it_ends_and_the_next_client_finds_its_socket(
     start: Callable[..., Program], passed: socket.socket
 ) -> None:
-    bridge = start(*BRIDGE, sockets=[passed], MCPD_BRIDGE_IDLE_EXIT="0.5")
-    bridge.hear("READY=1")
     path = passed.getsockname()
-    with over(path) as http:
-        assert http.get("/health").status_code == 200
+    with socket.socket(socket.AF_UNIX) as early:
+        early.connect(path)
+        bridge = start(*BRIDGE, sockets=[passed], MCPD_BRIDGE_IDLE_EXIT="0.5")
+        bridge.hear("READY=1")
         # A client that stays is use enough.
         with pytest.raises(subprocess.TimeoutExpired):
             bridge.process.wait(1.5)
-        assert http.get("/health").status_code == 200
+        with over(path) as http:
+            assert http.get("/health").status_code == 200
     assert bridge.process.wait(PATIENCE) == 0
     assert "nobody has used the bridge for 0.5 s" in bridge.said()
     with socket.socket(socket.AF_UNIX) as waiting:
