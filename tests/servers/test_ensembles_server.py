@@ -64,7 +64,7 @@ async def test_tools_have_the_arguments_and_defaults_of_the_seed(room: Room, mod
         assert said[name].startswith(words)
     for tool in tools.values():
         assert tool.description
-        for schema in (tool.input_schema, tool.output_schema or {}):
+        for schema in filter(None, (tool.input_schema, tool.output_schema)):
             Draft202012Validator.check_schema(schema)
             assert schema["type"] == "object"
             assert "$ref" not in json.dumps(schema)
@@ -85,6 +85,12 @@ async def test_tools_have_the_arguments_and_defaults_of_the_seed(room: Room, mod
     assert schemas["analyze_execution"]["required"] == ["artifact_id"]
     assert schemas["analyze_execution"]["properties"]["plexus_feedback"]["default"] is True
     assert schemas["validate_ensemble"]["required"] == ["ensemble_name"]
+
+
+async def test_the_tools_take_little_of_a_conversation(room: Room) -> None:
+    async with room.started() as client:
+        tools = (await client.list_tools()).tools
+    assert sum(len(tool.model_dump_json(by_alias=True, exclude_none=True)) for tool in tools) <= 12 * 1024
 
 
 @pytest.mark.parametrize("mode", ERAS)

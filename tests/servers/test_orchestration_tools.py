@@ -40,6 +40,11 @@ async def client(machine: Machine, request: pytest.FixtureRequest) -> AsyncItera
         yield made
 
 
+async def test_the_tools_take_little_of_a_conversation(client: Client) -> None:
+    tools = (await client.list_tools()).tools
+    assert sum(len(tool.model_dump_json(by_alias=True, exclude_none=True)) for tool in tools) <= 12 * 1024
+
+
 async def test_the_tools_of_the_source_document_come_first_with_its_schemas(client: Client) -> None:
     tools = (await client.list_tools()).tools
     assert [tool.name for tool in tools][:4] == SEED_TOOLS

@@ -87,6 +87,8 @@ class Tool:
     read_only: bool = False
     destructive: bool = False
     open_world: bool = False
+    result_listed: bool = True
+    """False for a tool that has the result of another one, whose schema would take the room of a conversation twice."""
 
     @cached_property
     def validator(self) -> Draft202012Validator:
@@ -101,7 +103,7 @@ class Tool:
             "title": self.title,
             "description": self.description,
             "inputSchema": schema_of(self.arguments, mode="validation"),
-            "outputSchema": schema_of(self.result, mode="serialization"),
+            **({"outputSchema": schema_of(self.result, mode="serialization")} if self.result_listed else {}),
             "annotations": {
                 "title": self.title,
                 "readOnlyHint": self.read_only,
@@ -292,12 +294,13 @@ TOOLS: Final = {
             "resume_execution",
             "Continue a run",
             "Run an ensemble again with the input of a stored run. Agents that have a response there, and whose"
-            " definitions have not changed, do not run again.",
+            " definitions have not changed, do not run again. The result is that of invoke.",
             Resume,
             Execution,
             _resume,
             destructive=True,
             open_world=True,
+            result_listed=False,
         ),
     )
 }
