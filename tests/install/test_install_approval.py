@@ -195,7 +195,7 @@ async def test_nothing_is_started_for_a_client_that_leaves_meanwhile(world: Worl
         start = asyncio.create_task(world.sessions.spawn(HELLO, {}, owner=Owner(os.getuid(), ":1.1")))
         await asyncio.sleep(0)
         await world.sessions.stop_owner(":1.1")
-    with pytest.raises(SpawnFailed, match="is gone"):
+    with pytest.raises(SpawnFailed, match="has disconnected"):
         await start
     assert world.sessions.list() == []
 

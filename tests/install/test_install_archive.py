@@ -221,7 +221,7 @@ def hostile(**attributes: Any) -> bytes:
 HOSTILE = {
     "link": (hostile(type=tarfile.SYMTYPE, linkname="/etc"), "project/odd: a link that leads outside, to /etc"),
     "out of the project": (hostile(type=tarfile.SYMTYPE, linkname=".."), "odd"),
-    "a place of mcpd's": (tarball({"odd/.mcpd-build/home/x": ""}), "odd.tgz holds .mcpd-build"),
+    "a place of mcpd's": (tarball({"odd/.mcpd-build/home/x": ""}), "odd.tgz contains .mcpd-build"),
     "nonsense": (b"nonsense", "neither a zip file nor a tar file"),
 }
 
