@@ -203,7 +203,7 @@ async def test_logs_becomes_journalctl(mcpctl: Mcpctl, mcpd: FakeMcpd, tmp_path:
     assert (await mcpctl("logs", "nope", environ={"PATH": path})).code == 4
     program.write_text("#!/bin/sh\necho something\n")
     ended = await mcpctl("logs", "nope", environ={"PATH": path})
-    assert (ended.code, ended.out, "no server nope any more" in ended.err) == (0, "something\n", True)
+    assert (ended.code, ended.out, "Server nope no longer exists" in ended.err) == (0, "something\n", True)
 
 
 @pytest.mark.parametrize("has_socket", [False, True])

@@ -109,7 +109,7 @@ def test_logs_of_a_users_server_that_is_gone(machine: Machine) -> None:
     machine.run("journalctl", "--sync")
     done = machine.mcpctl("logs", "short-lived", user="alice")
     assert word in done.stdout
-    assert "no server short-lived any more" in done.stderr
+    assert "Server short-lived no longer exists" in done.stderr
     assert machine.mcpctl("logs", "never-was", user="alice", check=False).returncode == 4
     assert machine.mcpctl("logs", "short-lived", user="bob", check=False).returncode == 4
 

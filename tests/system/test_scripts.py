@@ -95,7 +95,7 @@ def test_a_script_of_the_system_runs_as_whoever_calls_or_as_the_machines_own_use
     found = listed(machine)
     assert [found[name]["summary"] for name in ("large", "shell")] == ["Is large.", "Is a shell's."]
     assert [found[name]["state"] for name in ("large", "shell", "endless")] == ["installed", "installed", "broken"]
-    assert found["endless"]["problem"].endswith("takes too long to read")
+    assert found["endless"]["problem"].endswith("reading the script takes too long")
     machine.write("/root/transform.py", TRANSFORM)
     machine.write(
         "/root/mcps.source.json",
