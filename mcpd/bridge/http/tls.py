@@ -88,6 +88,8 @@ class TlsServer:
         """Accept no more connections, and end those whose handshake is not complete."""
         for task in self._tasks:
             task.cancel()
+        # The cancelled accept would do so only once it is closed, while the loop still watches the socket behind it.
+        self._loop.remove_reader(self._listener)
         self._listener.close()
 
     async def _accept(self) -> None:
