@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import re
 from enum import Enum
+from functools import lru_cache
 from typing import Final, TypeAlias
 
 import msgspec
@@ -32,6 +33,7 @@ _decode_array = msgspec.json.Decoder(list[Raw]).decode
 _decode_text = msgspec.json.Decoder(str).decode
 encode = msgspec.json.encode
 
+_MEMBERS: Final = frozenset({"jsonrpc", "id", "method", "params", "result", "error"})
 _VERSION_2: Final = Raw(b'"2.0"')
 _NULL: Final = b"null"
 _BRACE: Final = ord("{")
@@ -146,9 +148,10 @@ def _fault(error: Exception) -> str:
 def classify(message: Message) -> tuple[Kind, str, bytes]:
     """The kind of a client's *message*, its method and its id (empty where it has none).
 
-    Raises :class:`~mcpd.errors.InvalidRequest` if it is no JSON-RPC 2.0 message of MCP, and
-    :class:`~mcpd.errors.InvalidArgument` if ``params`` is not an object.
+    Raises :class:`~mcpd.errors.InvalidRequest` if it is no JSON-RPC 2.0 message of MCP, or one that some servers read
+    otherwise, and :class:`~mcpd.errors.InvalidArgument` if ``params`` is not an object.
     """
+    refuse_alike(message, _MEMBERS)
     if message.get("jsonrpc") != _VERSION_2:
         raise InvalidRequest('"jsonrpc" is not "2.0"')
     identity = _identity(message)
@@ -167,6 +170,26 @@ def classify(message: Message) -> tuple[Kind, str, bytes]:
     if "result" in message or "error" in message:
         raise InvalidRequest('the message has a "method" and a "result" or "error": it can only be one of both')
     return (Kind.REQUEST if identity else Kind.NOTIFICATION), method, identity
+
+
+def refuse_alike(members: Message, known: frozenset[str]) -> None:
+    """Raise :class:`~mcpd.errors.InvalidRequest` if some servers take one of *members* for another one of *known*.
+
+    A server that takes ``ID`` for ``id`` would answer the call of another client.
+    """
+    for key in members:
+        if key not in known and _fold(key) in _folded(known):
+            raise InvalidRequest(f"the message has a member {key[:40]!r}, which some servers take for another one")
+
+
+def _fold(name: str) -> str:
+    """*name* without what servers differ in: some take ``list_changed`` or ``ListChanged`` for ``listChanged``."""
+    return name.replace("_", "").casefold()
+
+
+@lru_cache
+def _folded(names: frozenset[str]) -> frozenset[str]:
+    return frozenset(map(_fold, names))
 
 
 def _identity(message: Message) -> bytes:

@@ -97,6 +97,25 @@ def test_a_cancelled_call_is_the_sessions_own(shared: Callable[..., Bridge], tmp
     assert len(found) == 2
 
 
+def test_a_server_that_ignores_the_case_of_names_confuses_no_clients(
+    shared: Callable[..., Bridge], tmp_path: Path
+) -> None:
+    wire = tmp_path / "wire"
+    bridge = shared(flags=f"--lenient --wire {wire}")
+    first, second = opened(bridge, 2)
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(first.ask, call("meet", 1, room="r", count=2, text="own"))
+        eventually(lambda: '"meet"' in wire.read_text(), "the first call is there")
+        (own,) = (json.loads(line)["id"] for line in wire.read_text().splitlines() if '"meet"' in line)
+        forged = {**call("echo", 2, text="forged"), "ID": own}
+        cancellation = {"requestId": 2, "RequestID": own}
+        for message in (forged, {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": cancellation}):
+            assert second.ask(message)["error"]["code"] == -32600
+        assert text_of(second.ask(call("meet", 3, room="r", count=2, text="other"))) == "other"
+        assert text_of(waiting.result()) == "own"
+    assert "forged" not in wire.read_text()
+
+
 def test_a_session_that_ends_in_mid_call_gets_an_error_and_others_nothing(
     shared: Callable[..., Bridge], tmp_path: Path
 ) -> None:

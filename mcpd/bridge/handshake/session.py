@@ -40,6 +40,7 @@ MOST_ASKED: Final = 64
 """Requests of one server to its client that may be unanswered."""
 _OF_MEMBER: Final = frozenset({"resources/subscribe", "resources/unsubscribe", "logging/setLevel"})
 """Requests that change what a session hears, which its process cannot know if it has several."""
+_CANCELLED: Final = frozenset({"requestId"})
 _CHANGED: Final = {method: jsonrpc.encode(jsonrpc.notification(method)) for method in CHANGES}
 """The notifications that lists have changed, which many sessions get."""
 
@@ -204,9 +205,14 @@ class Session:
             pool.request(self, sink, identity, method, message)
 
     def notify(self, method: str, message: Message, then: Callable[[], None]) -> None:
-        """A notification of the client; *then* is called when it may be acknowledged."""
+        """A notification of the client; *then* is called when it may be acknowledged.
+
+        Raises :class:`~mcpd.errors.InvalidRequest` for a cancellation that some servers take for that of another call.
+        """
         if method == "notifications/cancelled":
-            wanted = bytes(jsonrpc.members(message.get("params")).get("requestId", b""))
+            params = jsonrpc.members(message.get("params"))
+            jsonrpc.refuse_alike(params, _CANCELLED)
+            wanted = bytes(params.get("requestId", b""))
             if self.seat is not None:
                 self.seat.cancel(self, wanted, message)
             elif self.kind.pool is not None:

@@ -23,7 +23,7 @@ from mcpd.bridge import jsonrpc
 from mcpd.bridge.eras import META_VERSION
 from mcpd.bridge.upstream.call import both
 from mcpd.bridge.upstream.hops import counted
-from mcpd.errors import InvalidArgument, InvalidConfig, InvalidRequest, McpdError, UnknownMethod
+from mcpd.errors import InvalidArgument, InvalidConfig, McpdError, UnknownMethod
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -186,7 +186,7 @@ class Stages:
     def apply(self, method: str, message: Message) -> tuple[Message, Shape | None]:
         """See :class:`Policy`."""
         try:
-            _refuse_alike(message, _ENVELOPE)
+            jsonrpc.refuse_alike(message, _ENVELOPE)
             if method == "tools/call":
                 return self._call(message), None
             if method == "tools/list":
@@ -214,7 +214,7 @@ class Stages:
         if not self._stages:
             return message
         params = jsonrpc.members(message.get("params"))
-        _refuse_alike(params, _CALL)
+        jsonrpc.refuse_alike(params, _CALL)
         called = name = jsonrpc.text(params.get("name"))
         if not name:
             raise InvalidArgument("'name' is not the name of a tool")
@@ -264,9 +264,9 @@ class Stages:
 
     def _completion(self, message: Message) -> Message:
         params = jsonrpc.members(message.get("params"))
-        _refuse_alike(params, _COMPLETION)
+        jsonrpc.refuse_alike(params, _COMPLETION)
         ref = jsonrpc.members(params.get("ref"))
-        _refuse_alike(ref, _REF)
+        jsonrpc.refuse_alike(ref, _REF)
         kind = jsonrpc.text(ref.get("type"))
         left = [f"ref/{name[:-1]}" for name in _FACILITIES if name not in self._without]
         if kind not in left:
@@ -276,9 +276,9 @@ class Stages:
 
     def _listen(self, message: Message) -> Message:
         params = jsonrpc.members(message.get("params"))
-        _refuse_alike(params, _LISTEN)
+        jsonrpc.refuse_alike(params, _LISTEN)
         asked = jsonrpc.members(params.get("notifications"))
-        _refuse_alike(asked, _ASKED)
+        jsonrpc.refuse_alike(asked, _ASKED)
         for name in self._without:
             for each in _CHANGES[name]:
                 asked.pop(each, None)
@@ -382,23 +382,6 @@ def _narrowed(schema: Raw | None, rules: Mapping[str, _Argument]) -> Raw:
         required = jsonrpc.elements(members["required"])
         members["required"] = _json([each for each in required if jsonrpc.text(each) not in optional])
     return _json(members)
-
-
-def _refuse_alike(members: Message, known: frozenset[str]) -> None:
-    folded = _folded(known)
-    for key in members:
-        if key not in known and _fold(key) in folded:
-            raise InvalidRequest(f"the message has a member {key[:40]!r}, which some servers take for another one")
-
-
-def _fold(name: str) -> str:
-    """*name* without what servers differ in: some take ``list_changed`` or ``ListChanged`` for ``listChanged``."""
-    return name.replace("_", "").casefold()
-
-
-@lru_cache
-def _folded(names: frozenset[str]) -> frozenset[str]:
-    return frozenset(map(_fold, names))
 
 
 def _unknown(name: str, *, modern: bool) -> Raw:
