@@ -26,7 +26,7 @@ from mcpd.paths import CONFINED_VARIABLE, HOME_VARIABLE, from_environment
 from mcpd.servers import sdk, tree
 from mcpd.servers.given_paths import expanded
 from mcpd.servers.logs import Log
-from mcpd.servers.workstation.client_roots import ClientRoots
+from mcpd.servers.workstation.roots import ClientRoots
 from mcpd.servers.workstation.settings import ErrorMapping, Settings, ToolNameStyle, ToolSet
 from mcpd.servers.workstation.tools import tools_of
 from mcpd.servers.workstation.workstation import RETRY_AFTER, Workstation

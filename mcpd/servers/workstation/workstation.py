@@ -20,14 +20,13 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 from mcpd.errors import InvalidArgument, LimitExceeded, McpdError, UnknownMethod
 from mcpd.model import printable
 from mcpd.servers.checking import checked, is_large, size_of
-from mcpd.servers.workstation.answers import Answers
 from mcpd.servers.workstation.audit import PLACES, Audit, Named
 from mcpd.servers.workstation.bucket import Bucket
 from mcpd.servers.workstation.call import Call, timed_out
-from mcpd.servers.workstation.environment import Environment
-from mcpd.servers.workstation.processes import Processes
+from mcpd.servers.workstation.processes import Environment, Processes
 from mcpd.servers.workstation.roots import Roots
 from mcpd.servers.workstation.settings import ToolNameStyle, ToolSet
+from mcpd.servers.workstation.tool import Answers
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence

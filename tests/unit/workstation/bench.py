@@ -14,8 +14,7 @@ from jsonschema import Draft202012Validator
 
 from mcpd.servers.checking import checked
 from mcpd.servers.workstation.call import Call
-from mcpd.servers.workstation.environment import Environment
-from mcpd.servers.workstation.processes import Processes
+from mcpd.servers.workstation.processes import Environment, Processes
 from mcpd.servers.workstation.roots import Roots
 from mcpd.servers.workstation.settings import Settings
 

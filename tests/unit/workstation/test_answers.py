@@ -10,8 +10,7 @@ import pytest
 
 from mcpd.errors import McpdError, TimedOut
 from mcpd.servers.workstation import workstation as module
-from mcpd.servers.workstation.answers import MOST, Answers
-from mcpd.servers.workstation.tool import Answer, Arguments, Result, Tool
+from mcpd.servers.workstation.tool import MOST, Answer, Answers, Arguments, Result, Tool
 from mcpd.servers.workstation.workstation import Workstation
 from tests.unit.workstation.bench import Workbench
 

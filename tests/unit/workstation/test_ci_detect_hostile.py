@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcpd.servers.workstation.ci.detection import detect
 from mcpd.servers.workstation.ci.ecosystems import NAMES
-from mcpd.servers.workstation.ci.project import MAX_FILE, MAX_SETTINGS
+from mcpd.servers.workstation.ci.projects import MAX_FILE, MAX_SETTINGS
+from mcpd.servers.workstation.ci.running import detect
 from mcpd.servers.workstation.ci.tools import DETECT
 from tests.unit.workstation.bench import Workbench
 

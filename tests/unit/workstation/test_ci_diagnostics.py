@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from mcpd.servers.workstation.ci.parsers import MAX_LINES, MAX_TEXT, parse
 
 if TYPE_CHECKING:
-    from mcpd.servers.workstation.ci.diagnostic import Diagnostic
+    from mcpd.servers.workstation.ci.formats.findings import Diagnostic
 
 DIRECTORY = "/home/user/shop"
 LARGE = 4 * 1024 * 1024

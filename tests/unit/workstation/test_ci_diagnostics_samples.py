@@ -15,7 +15,7 @@ import pytest
 from mcpd.servers.workstation.ci.parsers import parse
 
 if TYPE_CHECKING:
-    from mcpd.servers.workstation.ci.diagnostic import Diagnostic
+    from mcpd.servers.workstation.ci.formats.findings import Diagnostic
 
 SAMPLES = Path(__file__).parent / "diagnostics_samples"
 OUTPUTS = sorted(SAMPLES.glob("*/*.txt"))

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from mcpd.errors import InvalidArgument, NotFound, TimedOut
-from mcpd.servers.workstation.ci.diagnostics import DIAGNOSTICS, line_of
+from mcpd.servers.workstation.ci.tools import DIAGNOSTICS, line_of
 from tests.unit.workstation.bench import Workbench
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from mcpd.servers.workstation.ci.diagnostics import DiagnosticsResult
+    from mcpd.servers.workstation.ci.tools import DiagnosticsResult
 
 pytestmark = pytest.mark.process
 

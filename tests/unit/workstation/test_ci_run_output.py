@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcpd.servers.workstation.ci.escapes import end_of, last_lines, plain
+from mcpd.servers.workstation.ci.running import end_of, last_lines, plain
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcpd.servers.workstation.ci.tasks import (
+from mcpd.servers.workstation.ci.projects import (
     MAX_TASKS,
     expanded,
     gradle_tasks,

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from mcpd.errors import NotAuthorized
-from mcpd.servers.workstation import client_roots
-from mcpd.servers.workstation.client_roots import ClientRoots
+from mcpd.servers.workstation import roots as roots_module
+from mcpd.servers.workstation.roots import ClientRoots
 from tests.unit.workstation.bench import Workbench
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ async def test_an_answer_from_before_a_change_is_not_used(bench: Workbench) -> N
 
 
 async def test_a_client_that_does_not_say_gets_nothing(bench: Workbench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(client_roots, "PATIENCE", 0.01)
+    monkeypatch.setattr(roots_module, "PATIENCE", 0.01)
 
     async def ask() -> list[str]:
         await asyncio.Event().wait()
@@ -72,7 +72,7 @@ async def test_a_client_that_does_not_say_gets_nothing(bench: Workbench, monkeyp
 async def test_all_who_wait_for_a_client_that_does_not_say_end_together(
     bench: Workbench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(client_roots, "PATIENCE", 0.05)
+    monkeypatch.setattr(roots_module, "PATIENCE", 0.05)
     found = ClientRoots(bench.roots_found)
     asked = 0
 

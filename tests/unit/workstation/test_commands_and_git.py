@@ -13,8 +13,7 @@ from mcpd.errors import LimitExceeded, NotAuthorized, NotSupported
 from mcpd.servers.commands import repositories
 from mcpd.servers.commands.repositories import LEVELS
 from mcpd.servers.workstation.ci.tools import BUILD
-from mcpd.servers.workstation.filesystem.deleting import DELETE
-from mcpd.servers.workstation.filesystem.moving import MOVE
+from mcpd.servers.workstation.filesystem.moving import DELETE, MOVE
 from mcpd.servers.workstation.git.committing import COMMIT
 from mcpd.servers.workstation.processes import Command, Completed
 from tests.unit.ensembles.confined_parts import without_landlock

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from mcpd.errors import Cancelled, InvalidArgument, McpdError, NotAuthorized, NotFound
 from mcpd.servers.workstation.filesystem import trash
-from mcpd.servers.workstation.filesystem.deleting import DELETE
+from mcpd.servers.workstation.filesystem.moving import DELETE
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mcpd.errors import Cancelled, InvalidArgument, LimitExceeded, McpdError, NotAuthorized, NotFound, TooLarge
-from mcpd.servers.workstation.filesystem.editing import EDIT
+from mcpd.servers.workstation.filesystem.writing import EDIT
 
 if TYPE_CHECKING:
     from pathlib import Path

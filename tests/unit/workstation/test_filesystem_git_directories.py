@@ -18,11 +18,8 @@ from hypothesis import strategies as st
 
 from mcpd.errors import Busy, McpdError, NotAuthorized, NotFound
 from mcpd.servers.workstation import jail
-from mcpd.servers.workstation.filesystem.deleting import DELETE
-from mcpd.servers.workstation.filesystem.editing import EDIT
-from mcpd.servers.workstation.filesystem.making import MKDIR
-from mcpd.servers.workstation.filesystem.moving import MOVE
-from mcpd.servers.workstation.filesystem.writing import WRITE
+from mcpd.servers.workstation.filesystem.moving import DELETE, MOVE
+from mcpd.servers.workstation.filesystem.writing import EDIT, MKDIR, WRITE
 from tests.unit.workstation.bench import Workbench
 from tests.unit.workstation.git_directories import HEAD, WORKTREE, config, runs
 

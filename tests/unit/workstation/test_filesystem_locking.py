@@ -11,12 +11,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from mcpd.errors import Cancelled, McpdError
-from mcpd.servers.workstation.filesystem import locking
-from mcpd.servers.workstation.filesystem.deleting import DELETE
-from mcpd.servers.workstation.filesystem.editing import EDIT
-from mcpd.servers.workstation.filesystem.locking import locked
-from mcpd.servers.workstation.filesystem.moving import MOVE
-from mcpd.servers.workstation.filesystem.writing import WRITE
+from mcpd.servers.workstation.filesystem import atomic
+from mcpd.servers.workstation.filesystem.atomic import locked
+from mcpd.servers.workstation.filesystem.moving import DELETE, MOVE
+from mcpd.servers.workstation.filesystem.writing import EDIT, WRITE
 from tests.unit.workstation.bench import Answer, Workbench
 
 if TYPE_CHECKING:
@@ -132,4 +130,4 @@ async def test_who_is_not_waited_for_any_more_does_not_wait(bench: Workbench) ->
 
 async def test_nothing_is_kept_of_names_that_nobody_changes(bench: Workbench) -> None:
     await asyncio.gather(*(bench.call(WRITE, path=f"{number % 7}", content="x") for number in range(50)))
-    assert not locking.HELD
+    assert not atomic.HELD

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from mcpd.errors import InvalidArgument, NotAuthorized, NotFound
-from mcpd.servers.workstation.filesystem.making import MKDIR
+from mcpd.servers.workstation.filesystem.writing import MKDIR
 
 if TYPE_CHECKING:
     from pathlib import Path

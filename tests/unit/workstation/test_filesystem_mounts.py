@@ -16,8 +16,8 @@ import asyncio, subprocess, sys
 from pathlib import Path
 sys.path.insert(0, sys.argv[2])
 from mcpd.errors import ReadOnly
-from mcpd.servers.workstation.filesystem.deleting import DELETE
-from mcpd.servers.workstation.filesystem.editing import EDIT
+from mcpd.servers.workstation.filesystem.moving import DELETE
+from mcpd.servers.workstation.filesystem.writing import EDIT
 from mcpd.servers.workstation.filesystem.moving import MOVE
 from mcpd.servers.workstation.filesystem.writing import WRITE
 from tests.unit.workstation.bench import Workbench
@@ -57,7 +57,7 @@ import asyncio, subprocess, sys
 from pathlib import Path
 sys.path.insert(0, sys.argv[2])
 from mcpd.errors import InvalidArgument
-from mcpd.servers.workstation.filesystem.deleting import DELETE
+from mcpd.servers.workstation.filesystem.moving import DELETE
 from tests.unit.workstation.bench import Workbench
 
 async def main() -> None:

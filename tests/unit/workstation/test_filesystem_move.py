@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from mcpd.errors import InvalidArgument, McpdError, NotAuthorized, NotFound
-from mcpd.servers.workstation.filesystem.deleting import DELETE
-from mcpd.servers.workstation.filesystem.moving import MOVE
+from mcpd.servers.workstation.filesystem.moving import DELETE, MOVE
 from mcpd.servers.workstation.roots import Roots
 from tests.unit.workstation.bench import Workbench
 

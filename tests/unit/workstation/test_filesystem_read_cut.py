@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pydantic_core import to_json
 
-from mcpd.servers.workstation.filesystem.listing import LIST
+from mcpd.servers.workstation.filesystem.listing import LIST, TREE
 from mcpd.servers.workstation.filesystem.reading import MAX_BYTES, READ
 from mcpd.servers.workstation.filesystem.searching import SEARCH
-from mcpd.servers.workstation.filesystem.trees import TREE
 from tests.unit.workstation.bench import Answer, Workbench
 
 if TYPE_CHECKING:

@@ -15,8 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mcpd.errors import InvalidArgument, TooLarge
-from mcpd.servers.workstation.filesystem.encodings import TextEncoding, bytes_of, decode, encode
 from mcpd.servers.workstation.filesystem.reading import READ
+from mcpd.servers.workstation.filesystem.texts import TextEncoding, bytes_of, decode, encode
 from tests.unit.workstation.bench import Workbench
 
 if TYPE_CHECKING:

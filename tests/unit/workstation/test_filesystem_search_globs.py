@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mcpd.errors import InvalidArgument
-from mcpd.servers.workstation.filesystem.globs import Globs, Ignored
+from mcpd.servers.workstation.filesystem.walking import Globs, Ignored
 from tests.unit.workstation.bench import Workbench
 from tests.unit.workstation.searches import needs_ripgrep, paths, search, use
 

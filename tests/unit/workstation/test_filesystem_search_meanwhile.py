@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 import pytest
 
 from mcpd.errors import Busy
-from mcpd.servers.workstation.filesystem.sources import Sources
+from mcpd.servers.workstation.filesystem.ripgrep import Sources
 from mcpd.servers.workstation.jail import Jail
 from tests.unit.workstation.bench import Workbench
 from tests.unit.workstation.searches import ENGINES, fill, search, use

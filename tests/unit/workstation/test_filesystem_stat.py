@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from mcpd.errors import InvalidArgument, NotAuthorized, NotFound, TimedOut
-from mcpd.servers.workstation.filesystem.status import STAT
+from mcpd.servers.workstation.filesystem.reading import STAT
 from tests.unit.workstation.bench import Workbench
 
 if TYPE_CHECKING:

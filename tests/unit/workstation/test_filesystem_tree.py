@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from mcpd.errors import Cancelled, InvalidArgument, NotAuthorized
 from mcpd.servers.workstation.filesystem.entries import MAX_TEXT
-from mcpd.servers.workstation.filesystem.trees import TREE
+from mcpd.servers.workstation.filesystem.listing import TREE
 from tests.unit.workstation.bench import Workbench
 
 if TYPE_CHECKING:

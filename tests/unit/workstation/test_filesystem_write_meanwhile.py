@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import pytest
 
 from mcpd.errors import Busy, Cancelled, McpdError
-from mcpd.servers.workstation.filesystem import atomic, renaming
+from mcpd.servers.workstation.filesystem import atomic
 from mcpd.servers.workstation.filesystem.writing import WRITE
 from tests.unit.workstation.bench import Workbench
 
@@ -172,7 +172,7 @@ async def test_two_at_once_leave_one_of_both(bench: Workbench) -> None:
     assert names(bench.root) == ["a"]
 
 
-@pytest.mark.parametrize("rename", [renaming.rename_new, renaming.rename_new_portably, renaming.rename_reserved])
+@pytest.mark.parametrize("rename", [atomic.rename_new, atomic.rename_new_portably, atomic.rename_reserved])
 @pytest.mark.parametrize("kind", ["file", "directory", "symlink"])
 async def test_a_rename_replaces_nothing(bench: Workbench, kind: str, rename: Rename) -> None:
     for name in ("a", "b"):

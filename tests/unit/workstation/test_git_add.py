@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mcpd.errors import InvalidArgument, McpdError, NotAuthorized, NotFound
-from mcpd.servers.workstation.git.adding import ADD, AddResult
-from mcpd.servers.workstation.git.submodules import named
+from mcpd.servers.workstation.git.committing import ADD, AddResult
+from mcpd.servers.workstation.git.guards import named
 from tests.unit.workstation.bench import Workbench
 from tests.unit.workstation.git_parts import MadeRepository
 

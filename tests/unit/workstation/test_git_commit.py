@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from mcpd.errors import Busy, ConfigMissing, InvalidArgument, McpdError, NotFound
-from mcpd.servers.workstation.git.adding import ADD
-from mcpd.servers.workstation.git.committing import COMMIT, CommitResult
+from mcpd.servers.workstation.git.committing import ADD, COMMIT, CommitResult
 from tests.unit.workstation.bench import Workbench
 from tests.unit.workstation.git_parts import MadeRepository
 

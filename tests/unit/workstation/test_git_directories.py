@@ -12,11 +12,9 @@ import pytest
 
 from mcpd.errors import NotAuthorized, NotFound
 from mcpd.servers.workstation import moves
-from mcpd.servers.workstation.filesystem.making import MKDIR
-from mcpd.servers.workstation.filesystem.writing import WRITE
-from mcpd.servers.workstation.git.adding import ADD
+from mcpd.servers.workstation.filesystem.writing import MKDIR, WRITE
 from mcpd.servers.workstation.git.checkout import CHECKOUT
-from mcpd.servers.workstation.git.committing import COMMIT
+from mcpd.servers.workstation.git.committing import ADD, COMMIT
 from mcpd.servers.workstation.git.stashing import STASH
 from tests.unit.workstation.bench import Workbench
 from tests.unit.workstation.git_directories import HEAD, WORKTREE, config, runs

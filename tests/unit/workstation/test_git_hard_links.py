@@ -12,9 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mcpd.errors import NotAuthorized
-from mcpd.servers.workstation.git.adding import ADD
 from mcpd.servers.workstation.git.blame import BLAME, BlameResult
-from mcpd.servers.workstation.git.committing import COMMIT
+from mcpd.servers.workstation.git.committing import ADD, COMMIT
 from mcpd.servers.workstation.git.diff import DIFF, DiffResult
 from mcpd.servers.workstation.git.stashing import STASH
 from tests.unit.workstation.bench import Workbench

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from mcpd.errors import McpdError
-from mcpd.servers.workstation.git.adding import ADD
 from mcpd.servers.workstation.git.checkout import CHECKOUT
-from mcpd.servers.workstation.git.committing import COMMIT
+from mcpd.servers.workstation.git.committing import ADD, COMMIT
 from mcpd.servers.workstation.git.stashing import STASH
 from tests.unit.workstation.git_directories import planted, runs
 from tests.unit.workstation.git_parts import MadeRepository

@@ -14,8 +14,7 @@ from mcpd.servers.workstation.git.blame import BLAME
 from mcpd.servers.workstation.git.branches import BRANCHES
 from mcpd.servers.workstation.git.checkout import CHECKOUT
 from mcpd.servers.workstation.git.diff import DIFF
-from mcpd.servers.workstation.git.log import LOG
-from mcpd.servers.workstation.git.show import SHOW
+from mcpd.servers.workstation.git.log import LOG, SHOW
 from tests.unit.workstation.bench import Workbench
 from tests.unit.workstation.git_parts import MadeRepository
 

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mcpd.errors import McpdError, NotAuthorized
-from mcpd.servers.workstation.git.adding import ADD
 from mcpd.servers.workstation.git.checkout import CHECKOUT
+from mcpd.servers.workstation.git.committing import ADD
 from mcpd.servers.workstation.git.diff import DIFF
 from mcpd.servers.workstation.git.running import find, git
 from mcpd.servers.workstation.git.stashing import STASH

@@ -12,14 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mcpd.errors import InvalidArgument, McpdError, NotAuthorized, NotFound
-from mcpd.servers.workstation.git.adding import ADD
 from mcpd.servers.workstation.git.checkout import CHECKOUT
-from mcpd.servers.workstation.git.committing import COMMIT
+from mcpd.servers.workstation.git.committing import ADD, COMMIT
 from mcpd.servers.workstation.git.diff import DIFF
 from mcpd.servers.workstation.git.log import LOG
 from mcpd.servers.workstation.git.repository import Repository
-from mcpd.servers.workstation.git.running import find, message
-from mcpd.servers.workstation.git.safety import revision
+from mcpd.servers.workstation.git.running import find, message, revision
 from mcpd.servers.workstation.git.stashing import STASH
 from mcpd.servers.workstation.git.status import STATUS
 from mcpd.servers.workstation.jail import Place, Root

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mcpd.errors import InvalidArgument, NotFound
-from mcpd.servers.workstation.git.show import SHOW, ShowResult
+from mcpd.servers.workstation.git.log import SHOW, ShowResult
 from tests.unit.workstation.git_parts import AUTHOR, EMAIL, TIME, MadeRepository
 
 if TYPE_CHECKING:

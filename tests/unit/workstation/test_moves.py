@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from mcpd.errors import Busy, McpdError, TimedOut
-from mcpd.servers.workstation.filesystem.deleting import DELETE
-from mcpd.servers.workstation.filesystem.moving import MOVE
+from mcpd.servers.workstation.filesystem.moving import DELETE, MOVE
 from mcpd.servers.workstation.tools import TOOLS
 from tests.unit.workstation.git_parts import MadeRepository
 

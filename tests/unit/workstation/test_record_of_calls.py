@@ -15,7 +15,6 @@ import pytest
 
 from mcpd.errors import McpdError
 from mcpd.servers.workstation import audit as audits
-from mcpd.servers.workstation import trail as trails
 from mcpd.servers.workstation.audit import Audit, Named
 from tests.unit.workstation.bench import Workbench
 
@@ -140,8 +139,8 @@ async def test_a_record_that_was_removed_begins_again(tmp_path: Path) -> None:
 async def test_a_lock_that_is_held_for_ever_is_an_error(
     trail: Audit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(trails, "PATIENCE", 0.02)
-    holder = trails.Trail(tmp_path / "audit.jsonl")
+    monkeypatch.setattr(audits, "PATIENCE", 0.02)
+    holder = audits.Trail(tmp_path / "audit.jsonl")
     holder.add(b"", 1)
     fd = os.open(tmp_path / "audit.jsonl.lock", os.O_WRONLY)
     fcntl.flock(fd, fcntl.LOCK_EX)

@@ -5,8 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from mcpd.servers.workstation.ci.diagnostics import DIAGNOSTICS
-from mcpd.servers.workstation.ci.tools import BUILD, DETECT, LINT, RESTORE, TASK, TEST
+from mcpd.servers.workstation.ci.tools import BUILD, DETECT, DIAGNOSTICS, LINT, RESTORE, TASK, TEST
 
 if TYPE_CHECKING:
     from mcpd.servers.workstation.tool import Tool

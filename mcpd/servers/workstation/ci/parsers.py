@@ -11,27 +11,25 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from mcpd.servers.workstation.ci.formats.arrows import Arrows
-from mcpd.servers.workstation.ci.formats.bracketed import Bracketed
-from mcpd.servers.workstation.ci.formats.builds import Cmake, Directories, Programs
-from mcpd.servers.workstation.ci.formats.cargo import Cargo, is_cargo
-from mcpd.servers.workstation.ci.formats.dotnet import DotnetTests
+from mcpd.servers.workstation.ci.formats.builds import (
+    Cargo,
+    Cmake,
+    Directories,
+    DotnetTests,
+    GoTests,
+    Javac,
+    JvmTests,
+    Programs,
+    is_cargo,
+)
+from mcpd.servers.workstation.ci.formats.compilers import Arrows, Bracketed, Lists, Located, Stacks
 from mcpd.servers.workstation.ci.formats.findings import Findings
-from mcpd.servers.workstation.ci.formats.go import GoTests
-from mcpd.servers.workstation.ci.formats.jvm import Javac, JvmTests
-from mcpd.servers.workstation.ci.formats.located import Located
-from mcpd.servers.workstation.ci.formats.mocha import Mocha
-from mcpd.servers.workstation.ci.formats.pytests import Pytest
-from mcpd.servers.workstation.ci.formats.script_tests import ScriptTests
-from mcpd.servers.workstation.ci.formats.scripts import Lists, Stacks
-from mcpd.servers.workstation.ci.formats.tap import Tap
-from mcpd.servers.workstation.ci.formats.tracebacks import Tracebacks
+from mcpd.servers.workstation.ci.formats.tests import Mocha, Pytest, ScriptTests, Tap, Tracebacks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from mcpd.servers.workstation.ci.diagnostic import Diagnostic
-    from mcpd.servers.workstation.ci.formats.findings import Reader
+    from mcpd.servers.workstation.ci.formats.findings import Diagnostic, Reader
 
 TELLING: Final = {
     "clang": ("clang",),

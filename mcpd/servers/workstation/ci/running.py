@@ -1,30 +1,169 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Runs what a project is built, tested and looked over with."""
+"""Find what a project is built, tested and checked with, and run it."""
 
 from __future__ import annotations
 
 import difflib
 import os
+import re
 import shlex
 import time
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from mcpd.errors import InvalidArgument, NotAuthorized, NotFound
+from mcpd.errors import InvalidArgument, NotAuthorized, NotFound, ReadOnly
 from mcpd.model import printable
-from mcpd.servers.workstation.ci.detection import detect, projects_below
 from mcpd.servers.workstation.ci.ecosystems import ECOSYSTEMS, NAMES
-from mcpd.servers.workstation.ci.escapes import end_of, plain
-from mcpd.servers.workstation.ci.recipes import USUAL
+from mcpd.servers.workstation.ci.projects import USUAL, opened_project
 from mcpd.servers.workstation.filesystem.names import shown_name
 from mcpd.servers.workstation.processes import Command
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from mcpd.servers.workstation.call import Call
-    from mcpd.servers.workstation.ci.detection import Choice, Detection, Found
-    from mcpd.servers.workstation.ci.recipes import Kind
+    from mcpd.servers.workstation.ci.projects import Ecosystem, Kind, Project, Recipe, Task
+    from mcpd.servers.workstation.jail import Place
+
+_MAX_BELOW: Final = 200
+"""Directories that are looked into."""
+_NO_PROJECTS: Final = frozenset({"build", "node_modules", "target", "vendor", "venv"})
+"""What has projects of others."""
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """How something is done."""
+
+    recipe: Recipe
+    missing: tuple[str, ...]
+    """Programs of it that are not there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """One ecosystem of a project."""
+
+    ecosystem: Ecosystem
+    markers: tuple[str, ...]
+    """The files that tell it."""
+    choices: Mapping[Kind, Choice]
+    tasks: tuple[tuple[Task, Choice], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Detection:
+    """What was found in a directory."""
+
+    place: Place
+    found: tuple[Found, ...]
+    problems: tuple[str, ...]
+    """Files that could not be read, each with the reason."""
+
+
+def detect(call: Call, path: str) -> Detection:
+    """Look at the directory *path*; its files are read, nothing is run. Raises McpdError for what is no directory."""
+    place = call.jail.place(path)
+    with opened_project(call, place) as project:
+        found = tuple(each for ecosystem in ECOSYSTEMS if (each := _find(call, project, ecosystem)) is not None)
+        return Detection(place, found, tuple(project.problems))
+
+
+def projects_below(call: Call, place: Place) -> tuple[str, ...]:
+    """The names of directories in the directory *place* that have a marker of some ecosystem."""
+    markers = tuple(dict.fromkeys(marker for ecosystem in ECOSYSTEMS for marker in ecosystem.markers))
+    found = []
+    with opened_project(call, place) as project:
+        for name in project.directories(_MAX_BELOW):
+            if name in _NO_PROJECTS:
+                continue
+            # Renamed meanwhile, or not ours to look into: none that could be used.
+            with (
+                suppress(NotFound, InvalidArgument, NotAuthorized, ReadOnly),
+                opened_project(call, place.child(name)) as below,
+            ):
+                if below.matching(*markers):
+                    found.append(name)
+    return tuple(found)
+
+
+def _find(call: Call, project: Project, ecosystem: Ecosystem) -> Found | None:
+    call.check()
+    markers = tuple(project.matching(*ecosystem.markers))
+    offer = ecosystem.inspect(project) if markers else None
+    if offer is None:
+        return None
+    choices = {kind: _choice(project, recipes) for kind, recipes in offer.commands.items() if recipes}
+    tasks = tuple((task, _choice(project, (task.recipe,))) for task in offer.tasks)
+    return Found(ecosystem, markers, choices, tasks)
+
+
+def _choice(project: Project, recipes: tuple[Recipe, ...]) -> Choice:
+    choices = [
+        Choice(recipe, tuple(each for each in recipe.programs if not project.installed(each))) for recipe in recipes
+    ]
+    return next((each for each in choices if not each.missing), choices[0])
+
+
+_SEQUENCES: Final = re.compile(
+    r"\x1b\[[0-?]*[ -/]*[@-~]"  # CSI: colours, moves
+    r"|\x9b[0-?]*[ -/]*[@-~]"
+    r"|\x1b[\]PX^_][^\x07\x1b\n]*(?:\x07|\x1b\\)"  # OSC and other strings: titles, links
+    r"|\x1b[ -/]*[0-~]"
+    r"|\x1b"
+)
+"""ECMA-48. Where one does not end it is only its beginning; no part can match in two ways."""
+_CONTROLS: Final = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
+_OVERWRITTEN: Final = re.compile(r"^.*\r(?!$)", re.MULTILINE)
+_PIECE: Final = 64 * 1024
+_FIRST_LINE: Final = 4096
+"""Bytes that are left out at most so that a line is whole."""
+_CONTINUATION: Final = range(0x80, 0xC0)
+
+
+def plain(text: str) -> str:
+    """*text* without escape sequences and control characters; of a line that is written over, what it is at last.
+
+    It is looked at in pieces, of whole lines where these are not very long: other threads wait while one is.
+    """
+    pieces = []
+    start = 0
+    while start < len(text):
+        end = text.rfind("\n", start, start + _PIECE) + 1 or start + _PIECE
+        pieces.append(_plain(text[start:end]))
+        start = end
+    return "".join(pieces)
+
+
+def _plain(text: str) -> str:
+    text = _SEQUENCES.sub("", text).replace("\r\n", "\n")
+    return _CONTROLS.sub("", _OVERWRITTEN.sub("", text).replace("\r", ""))
+
+
+def end_of(data: bytes, most: int, *, is_cut: bool = False) -> tuple[str, bool]:
+    """The last *most* bytes of *data* as plain text that begins with a line, and whether there was more.
+
+    With *is_cut* something before *data* is missing already. A long line is cut where it has to be.
+    """
+    cut = data[-most:] if most else b""
+    is_cut |= len(cut) < len(data)
+    if is_cut:
+        newline = cut.find(b"\n", 0, _FIRST_LINE)
+        if 0 <= newline < len(cut) - 1:
+            cut = cut[newline + 1 :]
+        else:
+            cut = cut[next((n for n, byte in enumerate(cut[:4]) if byte not in _CONTINUATION), 0) :]
+    return plain(cut.decode("utf-8", "replace")), is_cut
+
+
+def last_lines(text: str, most: int) -> str:
+    """The last *most* characters of *text*, from the beginning of a line if one begins there."""
+    if len(text) <= most:
+        return text
+    start = text.find("\n", len(text) - most)
+    return text[start + 1 :] if 0 <= start < len(text) - 1 else text[-most:]
+
 
 _INSTEAD: Final[dict[Kind, tuple[Kind, ...]]] = {"check": ("lint", "build")}
 """What is run where no ecosystem of the project has the kind."""

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from mcpd.servers.workstation.call import Call
     from mcpd.servers.workstation.filesystem.matches import Matches
-    from mcpd.servers.workstation.filesystem.sources import Sources
+    from mcpd.servers.workstation.filesystem.ripgrep import Sources
     from mcpd.servers.workstation.filesystem.walking import Query
     from mcpd.servers.workstation.jail import Place
     from mcpd.servers.workstation.processes import Completed

@@ -1,26 +1,36 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""``filesystem_list``: what is in one directory, page by page, however much that is."""
+"""``filesystem_list`` and ``filesystem_tree``: the entries of a directory, and those below it.
+
+A tree is read level by level, so that a limit omits what lies deepest.
+"""
 
 from __future__ import annotations
 
 import base64
 import binascii
+import fnmatch
 import heapq
 import os
+import re
 import stat
-from typing import TYPE_CHECKING, Final, Literal, TypeAlias
+from bisect import bisect_right
+from collections import deque
+from dataclasses import dataclass, field
+from itertools import accumulate
+from typing import TYPE_CHECKING, Annotated, Final, Literal, TypeAlias
 
 from pydantic import Field
 
 from mcpd.errors import InvalidArgument
+from mcpd.servers.beneath import open_beneath
 from mcpd.servers.workstation.call import in_thread
-from mcpd.servers.workstation.filesystem.entries import MAX_TEXT, EntryType, entry_at, timestamp
-from mcpd.servers.workstation.filesystem.names import is_addressable, json_size, shown_name
+from mcpd.servers.workstation.filesystem.entries import MAX_TEXT, Entry, EntryType, entry_at, timestamp
+from mcpd.servers.workstation.filesystem.names import is_addressable, json_size, one_line, shown_name
 from mcpd.servers.workstation.jail import HERE, translated
 from mcpd.servers.workstation.tool import Answer, Arguments, Result, Tool
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from mcpd.servers.workstation.call import Call
 
@@ -167,6 +177,222 @@ LIST: Final = Tool(
     arguments=ListArguments,
     result=ListResult,
     run=in_thread(_list),
+    read_only=True,
+    idempotent=True,
+)
+
+
+EXCLUDED: Final = (".git", "node_modules", "__pycache__", ".venv", "target", ".Trash-*")
+_MOST_OF_TARGET: Final = 200
+"""Characters of where a symlink points that are drawn."""
+_CUT: Final = {"type": "text", "text": "[cut: there is more; give a path further down, exclude more or raise limit]"}
+"""What those see who see only the text of a result."""
+_STEP: Final = 15
+"""Names of 255 bytes that the kernel takes in one path."""
+
+
+class TreeArguments(Arguments):
+    """What is drawn."""
+
+    path: str = Field(default=HERE, description="Absolute, or relative to the first root")
+    depth: int = Field(default=3, ge=1, le=32, description="Levels; 1: only what is in the directory itself")
+    hidden: bool = Field(default=False, description="Also names that begin with a dot")
+    exclude: list[Annotated[str, Field(max_length=255)]] = Field(
+        default=list(EXCLUDED), max_length=100, description="Globs of names to leave out, with all in them"
+    )
+    limit: int = Field(default=2000, ge=1, le=20_000, description="Most entries to return")
+
+
+class TreeEntry(Result):
+    """One entry."""
+
+    path: str = Field(description="From the directory, with U+FFFD for what is not UTF-8")
+    type: EntryType | None = Field(default=None, description="What it is")
+    size: int | None = Field(default=None, description="Bytes of a file")
+    error: str | None = Field(default=None, description="Why it, or what is in it, could not be read")
+
+
+class TreeResult(Result):
+    """What is in a directory and below it."""
+
+    path: str = Field(description="Absolute")
+    entries: list[TreeEntry] = Field(description="As they are drawn")
+    directories: int = Field(description="How many")
+    files: int = Field(description="How many")
+    others: int = Field(description="How many of other types")
+    hidden: int = Field(description="How many hidden entries were left out")
+    excluded: int = Field(description="How many entries exclude left out")
+    truncated: bool = Field(description="Whether the limit left out entries")
+
+
+@dataclass(slots=True)
+class _Node:
+    """One entry, and what is in it."""
+
+    name: str
+    entry: Entry
+    error: str | None = None
+    """Why no more is known of it, or of what is in it."""
+    left_out: int = 0
+    """Entries in it that are beyond the limit."""
+    children: list[_Node] = field(default_factory=list)
+
+
+def _tree(call: Call, arguments: TreeArguments) -> Answer:
+    place = call.jail.place(arguments.path)
+    top = _Node(place.path, Entry("directory"))
+    walk = _Walk(call, arguments)
+    with call.jail.directory(place) as fd, translated(place, "listing"):
+        walk.fill(fd, top)
+    entries, lines = [], [one_line(place.path)]
+    for path, drawn, node in _drawn(top):
+        call.check()
+        lines.append(drawn)
+        if node is not None:
+            entries.append(
+                TreeEntry(path=shown_name(path), type=node.entry.type, size=node.entry.size, error=node.error)
+            )
+    directories = sum(entry.type == "directory" for entry in entries)
+    files = sum(entry.type == "file" for entry in entries)
+    result = TreeResult(
+        path=shown_name(place.path),
+        entries=entries,
+        directories=directories,
+        files=files,
+        others=len(entries) - directories - files,
+        hidden=walk.hidden,
+        excluded=walk.excluded,
+        truncated=walk.truncated,
+    )
+    drawing = {"type": "text", "text": "\n".join(lines)}
+    return Answer(result, (drawing, _CUT) if walk.truncated else (drawing,))
+
+
+class _Walk:
+    """One way through a tree."""
+
+    def __init__(self, call: Call, arguments: TreeArguments) -> None:
+        self._call = call
+        self._depth = arguments.depth
+        self._shows_hidden = arguments.hidden
+        self._left = arguments.limit
+        self._text_left = MAX_TEXT
+        self._excludes = _matcher(arguments.exclude)
+        self._directories = 0
+        self._met = 0
+        """Names of the directory at hand that are to be shown."""
+        self.hidden = 0
+        self.excluded = 0
+        self.truncated = False
+
+    def fill(self, fd: int, top: _Node) -> None:
+        """Give *top*, the directory *fd*, all that it shall have. Raises OSError if *top* itself cannot be read."""
+        waiting: deque[tuple[tuple[str, ...], _Node]] = deque()
+        self._read(fd, top, 0)
+        waiting.extend(_subdirectories((), top))
+        while waiting and self._left:
+            self._call.check()
+            parts, node = waiting.popleft()
+            if len(parts) >= self._depth:
+                break
+            self._directories += 1
+            self._call.report(self._directories, message=one_line("/".join(parts)[:200]))
+            try:
+                below = _open_below(fd, parts)
+                try:
+                    self._read(below, node, sum(map(json_size, parts)))
+                finally:
+                    os.close(below)
+            except OSError as error:
+                # What cannot be read, or is something else by now, is no reason to show nothing of the rest.
+                node.error = error.strerror
+            waiting.extend(_subdirectories(parts, node))
+        self.truncated |= any(len(parts) < self._depth for parts, _ in waiting)
+
+    def _read(self, fd: int, node: _Node, above: int) -> None:
+        """Give *node*, the directory *fd*, to which a path of *above* bytes in JSON leads, what is in it."""
+        self._met = 0
+        names = heapq.nsmallest(self._left, self._names(fd), key=os.fsencode)
+        costs = list(accumulate(above + json_size(name) for name in names))
+        names = names[: bisect_right(costs, self._text_left)]
+        node.left_out = self._met - len(names)
+        if node.left_out:
+            self.truncated = True
+            self._left = 0
+        else:
+            self._left -= len(names)
+            self._text_left -= costs[-1] if costs else 0
+        node.children = [found for name in names if (found := self._node(fd, name)) is not None]
+
+    def _names(self, fd: int) -> Iterator[str]:
+        with os.scandir(fd) as entries:
+            for entry in entries:
+                self._call.check()
+                if self._excludes(entry.name):
+                    self.excluded += 1
+                elif entry.name.startswith(".") and not self._shows_hidden:
+                    self.hidden += 1
+                else:
+                    self._met += 1
+                    yield entry.name
+
+    def _node(self, fd: int, name: str) -> _Node | None:
+        self._call.check()
+        entry = entry_at(fd, name)
+        return None if entry is None else _Node(name, entry, entry.error)
+
+
+def _subdirectories(parts: tuple[str, ...], node: _Node) -> Iterator[tuple[tuple[str, ...], _Node]]:
+    return (((*parts, child.name), child) for child in node.children if child.entry.type == "directory")
+
+
+def _open_below(fd: int, parts: tuple[str, ...]) -> int:
+    """A descriptor of the directory *parts* below *fd*, on the way to which no symlink is followed. Raises OSError."""
+    flags = os.O_RDONLY | os.O_DIRECTORY
+    below = open_beneath(fd, "/".join(parts[:_STEP]), flags, links=False)
+    for start in range(_STEP, len(parts), _STEP):
+        try:
+            further = open_beneath(below, "/".join(parts[start : start + _STEP]), flags, links=False)
+        finally:
+            os.close(below)
+        below = further
+    return below
+
+
+def _matcher(globs: list[str]) -> Callable[[str], bool]:
+    patterns = [re.compile(fnmatch.translate(glob)) for glob in globs]
+    return lambda name: any(pattern.match(name) for pattern in patterns)
+
+
+def _drawn(node: _Node, above: str = "", indent: str = "") -> Iterator[tuple[str, str, _Node | None]]:
+    """For each entry in *node*, and each below: its path, its line, and itself; None for what was left out."""
+    for index, child in enumerate(node.children):
+        is_last = index + 1 == len(node.children) and not node.left_out
+        path = f"{above}{child.name}"
+        yield path, f"{indent}{'└── ' if is_last else '├── '}{_label(child)}", child
+        yield from _drawn(child, f"{path}/", indent + ("    " if is_last else "│   "))
+    if node.left_out:
+        yield above, f"{indent}└── … {node.left_out} more", None
+
+
+def _label(node: _Node) -> str:
+    name = one_line(node.name)
+    if node.entry.type == "directory":
+        name += "/"
+    elif node.entry.target is not None:
+        name += f" -> {one_line(node.entry.target)[:_MOST_OF_TARGET]}"
+    elif node.entry.type not in {None, "file"}:
+        name += f" [{node.entry.type}]"
+    return f"{name} [{node.error}]" if node.error else name
+
+
+TREE: Final = Tool(
+    name="filesystem_tree",
+    title="Draw a directory tree",
+    description="Draw what is in a directory and below it. Symlinks are shown, not followed.",
+    arguments=TreeArguments,
+    result=TreeResult,
+    run=in_thread(_tree),
     read_only=True,
     idempotent=True,
 )

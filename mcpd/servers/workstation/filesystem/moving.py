@@ -1,33 +1,39 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""filesystem_move."""
+"""``filesystem_move`` and ``filesystem_delete``."""
 
 from __future__ import annotations
 
 import errno
 import os
+import re
+import secrets
 import stat
 from contextlib import ExitStack
+from itertools import islice
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from pydantic import Field
 
 from mcpd.errors import InvalidArgument, McpdError, NotFound
+from mcpd.model import printable
+from mcpd.servers.beneath import open_beneath
 from mcpd.servers.workstation.call import in_thread
 from mcpd.servers.workstation.filesystem import trash
-from mcpd.servers.workstation.filesystem.entries import EntryType, type_of
-from mcpd.servers.workstation.filesystem.locking import locked
-from mcpd.servers.workstation.filesystem.names import shown_name
-from mcpd.servers.workstation.filesystem.renaming import (
+from mcpd.servers.workstation.filesystem.atomic import (
     check_holds_no_root,
     check_keeps_repositories,
     is_mounted_read_only,
+    locked,
     mounted_read_only,
     real_path,
     rename_new,
     status_at,
     sync,
 )
-from mcpd.servers.workstation.jail import fault, translated
+from mcpd.servers.workstation.filesystem.entries import EntryType, type_of
+from mcpd.servers.workstation.filesystem.names import shown_name
+from mcpd.servers.workstation.jail import fault, path_of, translated
 from mcpd.servers.workstation.moves import moving
 from mcpd.servers.workstation.tool import Answer, Arguments, Result, Tool
 
@@ -145,5 +151,174 @@ MOVE: Final = Tool(
     arguments=MoveArguments,
     result=MoveResult,
     run=in_thread(_move),
+    destructive=True,
+)
+
+
+_AT_ONCE: Final = 1000
+"""Names that are read from a directory before they are removed."""
+_DEEPEST: Final = 64
+"""Directories, one in the other, that are held open."""
+_DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY
+_MOUNTS: Final = Path("/proc/self/mountinfo")
+_OCTAL: Final = re.compile(rb"\\([0-7]{3})")
+
+
+class DeleteArguments(Arguments):
+    """What filesystem_delete takes."""
+
+    path: str = Field(description="Absolute, or relative to the first root")
+    permanent: bool = Field(default=False, description="Delete for good, instead of moving to the trash")
+    recursive: bool = Field(
+        default=False,
+        description="With permanent: also a directory that is not empty",
+    )
+
+
+class DeleteResult(Result):
+    """What filesystem_delete says."""
+
+    path: str = Field(description="Absolute")
+    type: EntryType = Field(description="What it was")
+    trashed_to: str | None = Field(default=None, description="Where it is now; filesystem_move brings it back")
+    removed: int | None = Field(default=None, description="With permanent: how many files and directories")
+
+
+def _delete(call: Call, arguments: DeleteArguments) -> Answer:
+    place = call.jail.place(arguments.path)
+    with ExitStack() as stack:
+        directory, name = stack.enter_context(call.jail.parent(place, adds=False))
+        taken = [(directory, name)] if arguments.permanent else [(directory, name), trash.name_of(place.root)]
+        with translated(place, "deleting"):
+            stack.enter_context(locked(call, *taken))
+            status = status_at(directory, name)
+        if status is None:
+            raise NotFound(f"{place.shown}: there is no such file or directory")
+        check_holds_no_root(call, place, directory, name)
+        trashed, removed = None, None
+        if arguments.permanent:
+            removal = _Removal(call, place)
+            removal.remove(directory, name, status, recursive=arguments.recursive)
+            sync(place, directory)
+            trash.forget(call, directory, name)
+            removed = removal.count
+        else:
+            if not stat.S_ISREG(status.st_mode):
+                stack.enter_context(moving(call, place))
+            trashed = shown_name(trash.put_in_trash(call, place, directory, name).path)
+    return Answer(
+        DeleteResult(path=shown_name(place.path), type=type_of(status.st_mode), trashed_to=trashed, removed=removed)
+    )
+
+
+class _Removal:
+    """Removes something for good, through descriptors only: no symlink is followed, whoever puts it there."""
+
+    def __init__(self, call: Call, place: Place) -> None:
+        self.count = 0
+        self._call = call
+        self._place = place
+
+    def remove(self, directory: int, name: str, status: os.stat_result, *, recursive: bool) -> None:
+        """Remove *name* in *directory*, which *status* is of."""
+        with translated(self._place, "deleting"):
+            try:
+                self._remove(directory, name, status, recursive=recursive)
+            except OSError as error:
+                if error.errno in {errno.EBUSY, errno.EROFS} and is_mounted_read_only(directory, name):
+                    raise mounted_read_only(self._place) from error
+                raise
+        self.count += 1
+
+    def _remove(self, directory: int, name: str, status: os.stat_result, *, recursive: bool) -> None:
+        if not stat.S_ISDIR(status.st_mode):
+            os.unlink(name, dir_fd=directory)
+        elif recursive:
+            self._check_mounts(real_path(directory, name))
+            self._remove_tree(directory, name, status)
+        else:
+            self._remove_empty(directory, name)
+
+    def _remove_empty(self, directory: int, name: str) -> None:
+        try:
+            os.rmdir(name, dir_fd=directory)
+        except OSError as error:
+            if error.errno not in {errno.ENOTEMPTY, errno.EEXIST}:
+                raise
+            raise InvalidArgument(
+                f"{self._place.shown} is a directory that is not empty; recursive deletes all that is in it"
+            ) from None
+
+    def _remove_tree(self, directory: int, name: str, status: os.stat_result) -> None:
+        fd = open_beneath(directory, name, _DIRECTORY, links=False)
+        try:
+            self._check_device(fd, status.st_dev)
+            self._empty(fd, fd, status.st_dev, 1)
+        finally:
+            os.close(fd)
+        os.rmdir(name, dir_fd=directory)
+
+    def _empty(self, top: int, directory: int, device: int, depth: int) -> None:
+        """Remove all that is in *directory*, which is *depth* levels down, the first being *top*."""
+        while names := _some_names(directory):
+            for name in names:
+                self._call.check()
+                try:
+                    os.unlink(name, dir_fd=directory)
+                except FileNotFoundError:
+                    continue
+                except IsADirectoryError:
+                    if not self._descend(top, directory, name, device, depth):
+                        continue
+                self.count += 1
+                if not self.count % _AT_ONCE:
+                    self._call.report(self.count, None, f"{self.count} deleted")
+
+    def _descend(self, top: int, directory: int, name: str, device: int, depth: int) -> bool:
+        """Remove the directory *name*; or take it up to *top*, where its turn comes, lest too many are held open."""
+        if depth >= _DEEPEST:
+            os.rename(name, f".{secrets.token_hex(8)}~", src_dir_fd=directory, dst_dir_fd=top)
+            return False
+        fd = open_beneath(directory, name, _DIRECTORY, links=False)
+        try:
+            self._check_device(fd, device)
+            self._empty(top, fd, device, depth + 1)
+        finally:
+            os.close(fd)
+        os.rmdir(name, dir_fd=directory)
+        return True
+
+    def _check_mounts(self, path: str) -> None:
+        """Raise if anything is mounted at *path* or below, before anything is lost."""
+        for line in _MOUNTS.read_bytes().splitlines():
+            mounted = os.fsdecode(_OCTAL.sub(lambda found: bytes([int(found[1], 8)]), line.split()[4]))
+            if f"{mounted}/".startswith(f"{path}/"):
+                raise self._mounted(mounted)
+
+    def _check_device(self, fd: int, device: int) -> None:
+        """Raise if *fd* is on another file system: somebody has mounted it meanwhile."""
+        if os.fstat(fd).st_dev != device:
+            raise self._mounted(path_of(fd))
+
+    def _mounted(self, path: str) -> McpdError:
+        return InvalidArgument(
+            f"{self._place.shown}: another file system is mounted at {printable(path)}; unmount it, or delete what is"
+            " around it"
+        )
+
+
+def _some_names(directory: int) -> list[str]:
+    with os.scandir(directory) as entries:
+        return [entry.name for entry in islice(entries, _AT_ONCE)]
+
+
+DELETE: Final = Tool(
+    name="filesystem_delete",
+    title="Delete",
+    description="Move a file or a directory to the trash, or with permanent delete it for good. A symlink is deleted"
+    " itself, not what it points to.",
+    arguments=DeleteArguments,
+    result=DeleteResult,
+    run=in_thread(_delete),
     destructive=True,
 )

@@ -1,11 +1,18 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""``filesystem_read``: a file, or a part of it, as text, image, sound or bytes."""
+"""``filesystem_read`` and ``filesystem_stat``: a file or a part of it, and what the kernel knows of it."""
 
 from __future__ import annotations
 
 import base64
+import ctypes
+import grp
 import hashlib
+import mimetypes
 import os
+import posixpath
+import pwd
+import stat
+import struct
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 from urllib.parse import quote
@@ -14,26 +21,129 @@ from pydantic import Field
 
 from mcpd.errors import InvalidArgument, TooLarge
 from mcpd.servers.workstation.call import in_thread
-from mcpd.servers.workstation.filesystem.chunks import read_at
-from mcpd.servers.workstation.filesystem.encodings import LONGEST, ReadEncoding, WriteEncoding, encode, form_of
-from mcpd.servers.workstation.filesystem.media import (
-    SNIFFED,
-    UNKNOWN,
-    is_audio,
-    is_image,
-    type_of_bytes,
-    type_of_text,
-)
+from mcpd.servers.workstation.filesystem.entries import EntryType, timestamp, type_of
 from mcpd.servers.workstation.filesystem.names import shown_name
-from mcpd.servers.workstation.filesystem.texts import MAX_JSON, NotText, TextFile, too_few
-from mcpd.servers.workstation.jail import translated
+from mcpd.servers.workstation.filesystem.texts import (
+    LONGEST,
+    MAX_JSON,
+    NotText,
+    ReadEncoding,
+    TextFile,
+    WriteEncoding,
+    digest,
+    encode,
+    form_of,
+    read_at,
+    too_few,
+)
+from mcpd.servers.workstation.jail import kind, translated
 from mcpd.servers.workstation.tool import Answer, Arguments, Result, Tool
 
 if TYPE_CHECKING:
     from mcpd.servers.workstation.call import Call
-    from mcpd.servers.workstation.filesystem.encodings import EditEncoding, Form
-    from mcpd.servers.workstation.filesystem.texts import Piece
+    from mcpd.servers.workstation.filesystem.texts import EditEncoding, Form, Piece
     from mcpd.servers.workstation.jail import Place
+
+SNIFFED: Final = 512
+"""Bytes from the beginning of a file that tell what it is."""
+UNKNOWN: Final = "application/octet-stream"
+TEXT: Final = "text/plain"
+
+_NAMES: Final = {
+    # Python's own table instead of the machine's, so that the answer is the same everywhere.
+    **mimetypes.MimeTypes().types_map[True],
+    ".bz2": "application/x-bzip2",
+    ".flac": "audio/flac",
+    ".gz": "application/gzip",
+    ".js": "text/javascript",
+    ".jsonl": "application/jsonl",
+    ".md": "text/markdown",
+    ".mjs": "text/javascript",
+    ".ogg": "audio/ogg",
+    ".toml": "application/toml",
+    ".wav": "audio/wav",
+    ".webp": "image/webp",
+    ".xz": "application/x-xz",
+    ".yaml": "application/yaml",
+    ".yml": "application/yaml",
+    ".zst": "application/zstd",
+}
+_MAGIC: Final = (
+    (b"\x89PNG\r\n\x1a\n", "image/png"),
+    (b"\xff\xd8\xff", "image/jpeg"),
+    (b"GIF87a", "image/gif"),
+    (b"GIF89a", "image/gif"),
+    (b"fLaC", "audio/flac"),
+)
+_RIFF: Final = {b"WEBP": "image/webp", b"WAVE": "audio/wav"}
+_OGG_AUDIO: Final = (b"\x01vorbis", b"OpusHead", b"\x7fFLAC", b"Speex   ")
+_SHOWN: Final = frozenset({*(kind for _, kind in _MAGIC), *_RIFF.values(), "audio/mpeg", "audio/ogg"})
+_TEXTUAL: Final = frozenset(
+    {
+        "application/json",
+        "application/jsonl",
+        "application/n-quads",
+        "application/n-triples",
+        "application/toml",
+        "application/trig",
+        "application/x-sh",
+        "application/xml",
+        "application/yaml",
+    }
+)
+
+
+def type_of_name(name: str) -> str:
+    """What a file called *name* should be; :data:`UNKNOWN` if the name does not tell."""
+    return _NAMES.get(posixpath.splitext(name.lower())[1], UNKNOWN)
+
+
+def type_of_text(name: str) -> str:
+    """The type of the text in a file called *name*."""
+    guessed = type_of_name(name)
+    is_textual = guessed.startswith("text/") or guessed in _TEXTUAL or guessed.endswith(("+xml", "+json"))
+    return guessed if is_textual else TEXT
+
+
+def type_of_bytes(name: str, head: bytes) -> str:
+    """The type of a file called *name*, which is no text and begins with *head*, :data:`SNIFFED` bytes of it.
+
+    An image or a sound of those types that clients show is one only if it begins like one, whatever its name says.
+    """
+    for magic, media_type in _MAGIC:
+        if head.startswith(magic):
+            return media_type
+    if head.startswith(b"RIFF") and head[8:12] in _RIFF:
+        return _RIFF[head[8:12]]
+    if head.startswith(b"OggS"):
+        return "audio/ogg" if any(each in head for each in _OGG_AUDIO) else "application/ogg"
+    if _is_mp3(head):
+        return "audio/mpeg"
+    guessed = type_of_name(name)
+    if guessed in _SHOWN or type_of_text(name) == guessed:
+        return UNKNOWN
+    return guessed
+
+
+def is_image(kind: str) -> bool:
+    """Whether *kind*, from :func:`type_of_bytes`, is one of the images that clients show."""
+    return kind in _SHOWN and kind.startswith("image/")
+
+
+def is_audio(kind: str) -> bool:
+    """Whether *kind*, from :func:`type_of_bytes`, is one of the sounds that clients play."""
+    return kind in _SHOWN and kind.startswith("audio/")
+
+
+def _is_mp3(head: bytes) -> bool:
+    """A tag, or the header of a frame of MPEG audio, layer III (ISO 11172-3, 2.4.1.3)."""
+    if head[:3] == b"ID3" and head[3:4] in {b"\x02", b"\x03", b"\x04"}:
+        return True
+    if len(head) < 4 or head[0] != 0xFF or head[1] & 0xE6 != 0xE2:
+        return False
+    version, bitrate, rate = (head[1] >> 3) & 3, head[2] >> 4, (head[2] >> 2) & 3
+    return version != 1 and bitrate not in {0, 15} and rate != 3
+
 
 Kind: TypeAlias = Literal["text", "image", "audio", "binary"]
 
@@ -321,6 +431,126 @@ READ: Final = Tool(
     arguments=ReadArguments,
     result=ReadResult,
     run=in_thread(_read),
+    read_only=True,
+    idempotent=True,
+)
+
+
+_LIBC: Final = ctypes.CDLL(None, use_errno=True)
+_EMPTY_PATH: Final = 0x1000
+_BTIME: Final = 0x800
+_STATX_SIZE: Final = 256
+_STATX_BTIME_AT: Final = 80
+
+
+class StatArguments(Arguments):
+    """What is looked at."""
+
+    path: str = Field(description="Absolute, or relative to the first root")
+    follow: bool = Field(default=False, description="Of a symlink: look at what it points to")
+    digest: bool = Field(default=False, description="Also the SHA-256 of a file")
+
+
+class StatResult(Result):
+    """What is known of it."""
+
+    path: str = Field(description="Absolute")
+    type: EntryType = Field(description="What it is")
+    size: int = Field(description="Bytes")
+    mode: str = Field(description="In octal: 0644")
+    permissions: str = Field(description="In letters: rw-r--r--")
+    uid: int = Field(description="Of the owner")
+    gid: int = Field(description="Of the group")
+    owner: str | None = Field(default=None, description="Name, if known")
+    group: str | None = Field(default=None, description="Name, if known")
+    modified: str = Field(description="When the content changed: RFC 3339, UTC")
+    accessed: str = Field(description="When it was last read, as far as recorded")
+    changed: str = Field(description="When content or metadata changed")
+    created: str | None = Field(default=None, description="When it was created, if known")
+    hard_links: int = Field(description="How many names it has")
+    inode: int = Field(description="Its number in the file system")
+    device: str = Field(description="The file system, as major:minor")
+    target: str | None = Field(default=None, description="Where a symlink points")
+    mime_type: str | None = Field(default=None, description="Of a file, by its name")
+    sha256: str | None = Field(default=None, description="If asked for with digest")
+
+
+def _stat(call: Call, arguments: StatArguments) -> Answer:
+    place = call.jail.place(arguments.path)
+    flags = os.O_PATH if arguments.follow else os.O_PATH | os.O_NOFOLLOW
+    with call.jail.opened(place, flags) as fd, translated(place, "looking at"):
+        status = os.fstat(fd)
+        if not arguments.digest:
+            return Answer(_result(place, fd, status))
+        if stat.S_ISLNK(status.st_mode):
+            raise InvalidArgument(f"{place.shown} is {kind(status.st_mode)}, which has no digest; set follow as well")
+    # Everything is said of the one file that is read, which may have taken the place of the other.
+    with call.jail.file(place) as fd, translated(place, "reading"):
+        sha256 = digest(call, fd)
+        return Answer(_result(place, fd, os.fstat(fd), sha256))
+
+
+def _result(place: Place, fd: int, status: os.stat_result, sha256: str | None = None) -> StatResult:
+    """What is said of *fd*. Raises OSError."""
+    found = type_of(status.st_mode)
+    mime_type = type_of_name(place.relative.rpartition("/")[2]) if found == "file" else UNKNOWN
+    return StatResult(
+        path=shown_name(place.path),
+        type=found,
+        size=status.st_size,
+        mode=f"{stat.S_IMODE(status.st_mode):04o}",
+        permissions=stat.filemode(status.st_mode)[1:],
+        uid=status.st_uid,
+        gid=status.st_gid,
+        owner=_owner(status.st_uid),
+        group=_group(status.st_gid),
+        modified=timestamp(status.st_mtime_ns),
+        accessed=timestamp(status.st_atime_ns),
+        changed=timestamp(status.st_ctime_ns),
+        created=_created(fd),
+        hard_links=status.st_nlink,
+        inode=status.st_ino,
+        device=f"{os.major(status.st_dev)}:{os.minor(status.st_dev)}",
+        target=shown_name(os.readlink("", dir_fd=fd)) if found == "symlink" else None,
+        mime_type=None if mime_type == UNKNOWN else mime_type,
+        sha256=sha256,
+    )
+
+
+def _owner(number: int) -> str | None:
+    try:
+        return shown_name(pwd.getpwuid(number).pw_name)
+    except KeyError:
+        return None
+
+
+def _group(number: int) -> str | None:
+    try:
+        return shown_name(grp.getgrgid(number).gr_name)
+    except KeyError:
+        return None
+
+
+def _created(fd: int) -> str | None:
+    """When *fd* was made: statx(2), which Python does not have. None where that is not known."""
+    answer = ctypes.create_string_buffer(_STATX_SIZE)
+    if _LIBC.statx(fd, b"", _EMPTY_PATH, _BTIME, answer) != 0:
+        return None
+    known = struct.unpack_from("=I", answer, 0)[0]
+    if not known & _BTIME:
+        return None
+    seconds, nanoseconds = struct.unpack_from("=qI", answer, _STATX_BTIME_AT)
+    return timestamp(seconds * 1_000_000_000 + nanoseconds)
+
+
+STAT: Final = Tool(
+    name="filesystem_stat",
+    title="Look at a file",
+    description="Say what a path is: type, size, permissions, owner, times, where a symlink points, and with digest the"
+    " SHA-256 of a file.",
+    arguments=StatArguments,
+    result=StatResult,
+    run=in_thread(_stat),
     read_only=True,
     idempotent=True,
 )

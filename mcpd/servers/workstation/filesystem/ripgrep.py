@@ -1,24 +1,81 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Search with ripgrep: its arguments, and what it says of what it finds."""
+"""Search with ripgrep: its arguments, its output, and the files that it names.
+
+ripgrep opens files by path. Whoever swaps a file for a symlink or a hard link meanwhile makes it read something else,
+so its output is only believed as far as a descriptor opened through the jail has the same text at the same place.
+"""
 
 from __future__ import annotations
 
 import base64
+import codecs
 import json
 import os
 import re
-from typing import TYPE_CHECKING, Any, Final
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any, Final, Self
 
-from mcpd.servers.workstation.filesystem.globs import simple
-from mcpd.servers.workstation.filesystem.scanning import per_line
-from mcpd.servers.workstation.filesystem.walking import MAX_DEPTH
+from mcpd.errors import McpdError
+from mcpd.servers.workstation.filesystem.scanning import MAX_WHOLE, per_line
+from mcpd.servers.workstation.filesystem.texts import read_at
+from mcpd.servers.workstation.filesystem.walking import MAX_DEPTH, simple
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from mcpd.servers.workstation.call import Call
     from mcpd.servers.workstation.filesystem.matches import Matches
-    from mcpd.servers.workstation.filesystem.sources import Sources
     from mcpd.servers.workstation.filesystem.walking import Query
+    from mcpd.servers.workstation.jail import Place
+
+_UTF_16: Final = {codecs.BOM_UTF16_LE: "utf-16-le", codecs.BOM_UTF16_BE: "utf-16-be"}
+
+
+class Sources:
+    """One file after the other; a context manager that closes the last."""
+
+    def __init__(self, call: Call, directory: Place) -> None:
+        """Paths are from *directory*."""
+        self._call = call
+        self._directory = directory
+        self._open = ExitStack()
+        self._fd = -1
+        self._start = 0
+        """Where the text begins, behind a byte order mark."""
+        self._text: bytes | None = None
+        """The whole text, as UTF-8, of what is written otherwise."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._open.close()
+
+    def begin(self, path: str) -> bool:
+        """Go on to the file *path*; says whether it may be read at all."""
+        self._open.close()
+        self._fd, self._text = -1, None
+        try:
+            self._fd = self._open.enter_context(self._call.jail.file(self._directory.child(path)))
+            head = os.pread(self._fd, len(codecs.BOM_UTF8), 0)
+            self._start = len(head) if head == codecs.BOM_UTF8 else 0
+            codec = _UTF_16.get(head[:2])
+            if codec is not None:
+                self._text = read_at(self._call, self._fd, 2, MAX_WHOLE).decode(codec, "replace").encode()
+        except (McpdError, OSError):
+            self._open.close()
+            self._fd = -1
+        return self._fd >= 0
+
+    def has(self, offset: int, data: bytes) -> bool:
+        """Whether the file has *data* at *offset*, counted as ripgrep does: in UTF-8 and without a byte order mark."""
+        if self._text is not None:
+            return self._text[offset : offset + len(data)] == data
+        try:
+            return os.pread(self._fd, len(data), self._start + offset) == data
+        except OSError:
+            return False
+
 
 MOST_EVENT: Final = 1024 * 1024
 """Bytes of what ripgrep says of one line; of longer lines only the beginning is shown."""

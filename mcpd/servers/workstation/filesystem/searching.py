@@ -18,12 +18,11 @@ from mcpd.errors import Busy, InvalidArgument, TooLarge
 from mcpd.model import printable
 from mcpd.servers.workstation.filesystem import engines
 from mcpd.servers.workstation.filesystem.entries import EntryType  # noqa: TC001 - pydantic reads it
-from mcpd.servers.workstation.filesystem.globs import Globs
 from mcpd.servers.workstation.filesystem.matches import Found, Matches
 from mcpd.servers.workstation.filesystem.names import is_addressable, one_line, shown_name
+from mcpd.servers.workstation.filesystem.ripgrep import Sources
 from mcpd.servers.workstation.filesystem.scanning import MAX_SIZE, MAX_WHOLE
-from mcpd.servers.workstation.filesystem.sources import Sources
-from mcpd.servers.workstation.filesystem.walking import Query, with_contents
+from mcpd.servers.workstation.filesystem.walking import Globs, Query, with_contents
 from mcpd.servers.workstation.jail import HERE, Place, kind, path_of
 from mcpd.servers.workstation.tool import Answer, Arguments, Result, Tool
 

@@ -19,7 +19,7 @@ from urllib.parse import quote
 from mcpd.errors import InvalidArgument, McpdError, NotAuthorized
 from mcpd.servers.beneath import open_beneath
 from mcpd.servers.git_directories import git_part
-from mcpd.servers.workstation.filesystem.renaming import (
+from mcpd.servers.workstation.filesystem.atomic import (
     check_keeps_repositories,
     is_mounted_read_only,
     mounted_read_only,
@@ -53,7 +53,7 @@ def trash_name() -> str:
 
 
 def name_of(root: Root) -> tuple[int, str]:
-    """The trash of *root*, as :func:`.locking.locked` takes it."""
+    """The trash of *root*, as :func:`.atomic.locked` takes it."""
     return root.fd, trash_name()
 
 

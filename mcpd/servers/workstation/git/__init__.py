@@ -5,14 +5,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from mcpd.servers.workstation.git.adding import ADD
 from mcpd.servers.workstation.git.blame import BLAME
 from mcpd.servers.workstation.git.branches import BRANCHES, CURRENT_BRANCH
 from mcpd.servers.workstation.git.checkout import CHECKOUT
-from mcpd.servers.workstation.git.committing import COMMIT
+from mcpd.servers.workstation.git.committing import ADD, COMMIT
 from mcpd.servers.workstation.git.diff import DIFF
-from mcpd.servers.workstation.git.log import LOG
-from mcpd.servers.workstation.git.show import SHOW
+from mcpd.servers.workstation.git.log import LOG, SHOW
 from mcpd.servers.workstation.git.stashing import STASH
 from mcpd.servers.workstation.git.status import STATUS
 

@@ -9,11 +9,9 @@ from typing import TYPE_CHECKING, Final, Literal
 from pydantic import Field
 
 from mcpd.servers.workstation.filesystem.names import shown_name
-from mcpd.servers.workstation.git.arguments import RepositoryArguments
-from mcpd.servers.workstation.git.changes import one_line
+from mcpd.servers.workstation.git.changes import RepositoryArguments, one_line
 from mcpd.servers.workstation.git.revisions import HEADS, REMOTES, Head, commit_ids, head, short_name
-from mcpd.servers.workstation.git.running import find, git
-from mcpd.servers.workstation.git.safety import MAX_REVISION
+from mcpd.servers.workstation.git.running import MAX_REVISION, find, git
 from mcpd.servers.workstation.tool import Answer, Result, Tool
 
 if TYPE_CHECKING:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What differs between two states of a repository: the files with their numbers of lines, and the patch."""
+"""The difference between two states of a repository, and the arguments of the tools that show it."""
 
 from __future__ import annotations
 
@@ -9,13 +9,35 @@ from pydantic import Field
 
 from mcpd.servers.workstation.filesystem.names import shown_name
 from mcpd.servers.workstation.git.running import git
-from mcpd.servers.workstation.tool import Result
+from mcpd.servers.workstation.tool import Arguments, Result
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from mcpd.servers.workstation.call import Call
     from mcpd.servers.workstation.git.repository import Repository
+
+NO_NUL: Final = r"^[^\x00]*$"
+"""The pattern of text that git is given: no argument of a program holds a NUL, nor does a commit."""
+
+
+class RepositoryArguments(Arguments):
+    """Which repository."""
+
+    path: str = Field(
+        default=".", description="The repository, or anything in it; absolute, or relative to the first root"
+    )
+
+
+class PathsArguments(RepositoryArguments):
+    """Which repository, and which part of it."""
+
+    paths: list[str] = Field(
+        default=[],
+        max_length=200,
+        description="Only these files or directories: from the top of the repository, or absolute",
+    )
+
 
 MAX_FILES: Final = 1000
 """Files that an answer lists."""

@@ -12,13 +12,11 @@ from pydantic import Field
 from mcpd.errors import InvalidArgument, McpdError
 from mcpd.model import printable
 from mcpd.servers.workstation.filesystem.names import shown_name
-from mcpd.servers.workstation.git.adding import MAX_PATHS
-from mcpd.servers.workstation.git.arguments import RepositoryArguments
-from mcpd.servers.workstation.git.embedded import DIFF, MISSING, check_written
+from mcpd.servers.workstation.git.changes import RepositoryArguments
+from mcpd.servers.workstation.git.committing import MAX_PATHS
+from mcpd.servers.workstation.git.guards import DIFF, FROM_STDIN, MISSING, check_written, closed
 from mcpd.servers.workstation.git.revisions import HEADS, empty_tree, head, look_up, unknown
-from mcpd.servers.workstation.git.running import failed, find, git
-from mcpd.servers.workstation.git.safety import MAX_REVISION, revision
-from mcpd.servers.workstation.git.submodules import FROM_STDIN, closed
+from mcpd.servers.workstation.git.running import MAX_REVISION, failed, find, git, revision
 from mcpd.servers.workstation.moves import adding_parts, nothing_builds
 from mcpd.servers.workstation.tool import Answer, Result, Tool
 

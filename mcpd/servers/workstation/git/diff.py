@@ -10,21 +10,19 @@ from pydantic import Field
 from mcpd.errors import InvalidArgument, LimitExceeded
 from mcpd.model import printable
 from mcpd.servers.workstation.filesystem.names import shown_name
-from mcpd.servers.workstation.git.arguments import PathsArguments
 from mcpd.servers.workstation.git.changes import (
     MAX_PATCH_BYTES,
     PATCH_BYTES,
     Changes,
+    PathsArguments,
     changes_of,
     files_of,
     one_line,
     shown,
 )
-from mcpd.servers.workstation.git.hard_links import changed_links
+from mcpd.servers.workstation.git.guards import changed_links, pathspecs_but
 from mcpd.servers.workstation.git.revisions import commit_ids, selection
-from mcpd.servers.workstation.git.running import find
-from mcpd.servers.workstation.git.safety import MAX_REVISION
-from mcpd.servers.workstation.git.submodules import pathspecs_but
+from mcpd.servers.workstation.git.running import MAX_REVISION, find
 from mcpd.servers.workstation.jail import HERE
 from mcpd.servers.workstation.tool import Answer, Tool
 

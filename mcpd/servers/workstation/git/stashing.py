@@ -9,13 +9,19 @@ from pydantic import Field
 
 from mcpd.errors import InvalidArgument, NotFound
 from mcpd.servers.workstation.filesystem.names import shown_name
-from mcpd.servers.workstation.git.arguments import NO_NUL, RepositoryArguments
-from mcpd.servers.workstation.git.changes import Change, changes_of, files_of, shown
-from mcpd.servers.workstation.git.embedded import DIFF, MISSING, check_written
-from mcpd.servers.workstation.git.hard_links import check_links
+from mcpd.servers.workstation.git.changes import NO_NUL, Change, RepositoryArguments, changes_of, files_of, shown
+from mcpd.servers.workstation.git.guards import (
+    DIFF,
+    FROM_STDIN,
+    MISSING,
+    all_but,
+    check_links,
+    check_written,
+    closed,
+    links,
+)
 from mcpd.servers.workstation.git.revisions import HEAD, look_up
 from mcpd.servers.workstation.git.running import failed, find, git
-from mcpd.servers.workstation.git.submodules import FROM_STDIN, all_but, closed, links
 from mcpd.servers.workstation.moves import adding_parts, nothing_builds
 from mcpd.servers.workstation.tool import Answer, Result, Tool
 

@@ -10,8 +10,7 @@ from pydantic import Field
 
 from mcpd.errors import InvalidArgument
 from mcpd.servers.workstation.filesystem.names import shown_name
-from mcpd.servers.workstation.git.arguments import PathsArguments
-from mcpd.servers.workstation.git.changes import STATUSES, Status, one_line, os_names
+from mcpd.servers.workstation.git.changes import STATUSES, PathsArguments, Status, one_line, os_names
 from mcpd.servers.workstation.git.repository import present
 from mcpd.servers.workstation.git.revisions import look_up
 from mcpd.servers.workstation.git.running import find, git

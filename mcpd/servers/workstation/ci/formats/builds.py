@@ -1,10 +1,13 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What make and CMake say, and errors that programs and shells print in a line of their own."""
+"""Diagnostics of build programs: make, CMake, shells, cargo, Go, .NET, and Java."""
 
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Final
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Final
+
+from pydantic import BaseModel, FailFast, ValidationError
 
 from mcpd.servers.workstation.ci.formats.findings import NOWHERE, Reader, Spot, severity_of
 
@@ -172,3 +175,354 @@ class Programs(Reader):
         source = "black" if line[0] == "w" else "ruff"
         self.findings.add("warning", "not formatted", Spot(file), source=source)
         return True
+
+
+_START: Final = '{"reason":"'
+_MESSAGE: Final = '{"reason":"compiler-message",'
+_MAX_LINE: Final = 256 * 1024
+"""Characters of a line that is decoded, which other threads wait for."""
+
+
+class _Code(BaseModel):
+    code: str
+
+
+class _Span(BaseModel):
+    file_name: str
+    is_primary: bool = False
+    line_start: int | None = None
+    line_end: int | None = None
+    column_start: int | None = None
+    column_end: int | None = None
+
+
+class _Message(BaseModel):
+    message: str
+    level: str
+    spans: Annotated[list[_Span], FailFast()] = []
+    code: _Code | None = None
+
+
+class _Line(BaseModel):
+    message: _Message
+
+
+def is_cargo(line: str) -> bool:
+    """Whether *line* is one of cargo's, which writes the reason first."""
+    return line.startswith(_START)
+
+
+class Cargo(Reader):
+    """Reads them."""
+
+    def read(self, line: str) -> bool:
+        """Whether *line*, a whole one, is cargo's."""
+        if not is_cargo(line):
+            return False
+        if line.startswith(_MESSAGE) and len(line) <= _MAX_LINE:
+            try:
+                self._take(_Line.model_validate_json(line).message)
+            except ValidationError:
+                # Cut off, or of something else that looks like it: there is nothing to be had of it.
+                return True
+        return True
+
+    def _take(self, message: _Message) -> None:
+        if not message.spans and message.code is None:
+            if message.level == "error":
+                self.findings.last_resort(message.message, source="rustc")
+            return
+        spot = NOWHERE
+        span = next((span for span in message.spans if span.is_primary), next(iter(message.spans), None))
+        if span is not None:
+            spot = Spot(span.file_name, span.line_start, span.column_start, span.line_end, span.column_end)
+        code = message.code.code if message.code else None
+        severity = severity_of(message.level.partition(":")[0])
+        self.findings.add(severity, message.message, spot, code=code, source="rustc")
+
+
+_RUN: Final = re.compile(r"=== (?:RUN|CONT|NAME) {1,4}(?P<name>\S{1,500})")
+_RESULT: Final = re.compile(r"\s{0,40}--- (?P<result>FAIL|PASS|SKIP): (?P<name>\S{1,500}) \(")
+_SAID: Final = re.compile(r"\s{4,44}(?P<file>[^\s:]{1,255}\.go):(?P<line>\d{1,9}): (?=\S)")
+_FRAME: Final = re.compile(r"\t(?P<file>/.{1,1024}\.go):(?P<line>\d{1,9})(?= \+0x|$)")
+_MAX_SAID: Final = 100
+_MAX_TESTS: Final = 1000
+
+
+class GoTests(Reader):
+    """Reads them. With ``-v`` what a test says comes before its result, without it after that."""
+
+    def __init__(self, findings: Findings) -> None:
+        super().__init__(findings)
+        self._running: str | None = None
+        self._said: dict[str, list[tuple[str, Spot]]] = {}
+        self._failed: str | None = None
+        self._silent = False
+        """Whether nothing was read of what the test that failed said."""
+        self._panic: str | None = None
+
+    def read(self, line: str) -> bool:
+        """Whether *line* is about a test or a panic."""
+        if line.startswith("=== ") and (run := _RUN.match(line)):
+            self._running = run["name"]
+            return True
+        if "--- " in line and (result := _RESULT.match(line)):
+            self._ended(result["name"], failed=result["result"] == "FAIL")
+            return True
+        if line.startswith(("panic: ", "fatal error: all goroutines")):
+            self._flush()
+            self._panic = line.partition(": ")[2].removesuffix(" [recovered]")
+            return True
+        if self._panic is not None:
+            return self._frame(line)
+        if line[:4].isspace() and (said := _SAID.match(line)):
+            return self._says(line[said.end() :], Spot(said["file"], said["line"]))
+        if line.startswith(("FAIL", "ok ", "PASS", "exit status")):
+            self._flush()
+        return False
+
+    def end(self) -> None:
+        """What failed last said nothing more."""
+        self._flush()
+        if self._panic is not None:
+            self.findings.add("error", f"panic: {self._panic}", NOWHERE, code="panic", source="go")
+
+    def _ended(self, name: str, *, failed: bool) -> None:
+        said = self._said.pop(name, [])
+        if self._failed is not None and name.startswith(self._failed + "/"):
+            self._silent = False
+        self._flush()
+        self._running = None
+        if not failed:
+            return
+        self._failed, self._silent = name, not said
+        for message, spot in said:
+            self.findings.add("error", f"{name}: {message}", spot, source="go test")
+
+    def _says(self, message: str, spot: Spot) -> bool:
+        if self._running is not None:
+            if len(self._said) < _MAX_TESTS:
+                said = self._said.setdefault(self._running, [])
+                if len(said) < _MAX_SAID:
+                    said.append((message, spot))
+            return True
+        if self._failed is None:
+            return False
+        self.findings.add("error", f"{self._failed}: {message}", spot, source="go test")
+        self._silent = False
+        return True
+
+    def _flush(self) -> None:
+        if self._failed is not None and self._silent:
+            self.findings.last_resort(f"{self._failed}: failed", source="go test")
+        self._failed = None
+        self._silent = False
+
+    def _frame(self, line: str) -> bool:
+        frame = _FRAME.match(line)
+        if frame is None:
+            return False
+        if self.findings.is_own(frame["file"]):
+            spot = Spot(frame["file"], frame["line"])
+            self.findings.add("error", f"panic: {self._panic}", spot, code="panic", source="go")
+            self._panic = None
+        return True
+
+
+_FAILED: Final = re.compile(
+    r"  (?:Failed|\[FAIL\]) (?P<name>\S.{0,500}) \[(?:< )?\d[\d.,]{0,12} (?:ms|s|m|h)(?: \d{1,6} (?:ms|s|m))?\]$"
+)
+_THROWN: Final = re.compile(r"Unhandled exception\. (?P<code>[\w.]{1,200}): (?=\S)")
+_LINE: Final = re.compile(r":line (?P<line>\d{1,9})$")
+_DOTNET_LINES: Final = 4
+_GIVE_UP: Final = 200
+"""Lines after which the rest is about something else."""
+
+
+class DotnetTests(Reader):
+    """Reads them."""
+
+    def __init__(self, findings: Findings) -> None:
+        super().__init__(findings)
+        self._title: str | None = None
+        self._code: str | None = None
+        self._message: list[str] = []
+        self._stack = False
+        self._lines = 0
+
+    def read(self, line: str) -> bool:
+        """Whether *line* is about a test that failed, or an exception."""
+        if line.startswith("  ") and (failed := _FAILED.match(line)):
+            self._flush(NOWHERE)
+            self._title = failed["name"]
+            return True
+        if line.startswith("Unhandled ") and (thrown := _THROWN.match(line)):
+            self._flush(NOWHERE)
+            self._title, self._code, self._stack = "", thrown["code"], True
+            self._message = [line[thrown.start("code") :]]
+            return True
+        if self._title is None:
+            return False
+        self._lines += 1
+        if self._lines > _GIVE_UP:
+            self._flush(NOWHERE)
+            return False
+        text = line.strip()
+        if text == "Stack Trace:":
+            self._stack = True
+        elif self._stack:
+            return self._frame(line)
+        elif text and text != "Error Message:" and len(self._message) < _DOTNET_LINES:
+            self._message.append(text)
+        return True
+
+    def end(self) -> None:
+        """No frame follows."""
+        self._flush(NOWHERE)
+
+    def _frame(self, line: str) -> bool:
+        line_number = _LINE.search(line[-16:])
+        head, _, file = line.partition(":line ")[0].rpartition(" in ")
+        if line_number is not None and head and self.findings.is_own(file):
+            self._flush(Spot(file, line_number["line"]))
+        elif not line.lstrip().startswith(("at ", "---")):
+            self._flush(NOWHERE)
+            return False
+        return True
+
+    def _flush(self, spot: Spot) -> None:
+        title, self._title = self._title, None
+        message = "\n".join(self._message) or "failed"
+        if title is not None:
+            text = f"{title}: {message}" if title else message
+            self.findings.add("error", text, spot, code=self._code, source="dotnet")
+        self._message = []
+        self._lines = 0
+        self._code = None
+        self._stack = False
+
+
+_JAVAC: Final = re.compile(
+    r"(?P<file>[^\n:]{1,1024}\.(?:java|groovy)):(?P<line>\d{1,9}): "
+    r"(?:(?P<severity>error|warning): )?(?:\[(?P<code>[\w-]{1,40})\] )?(?=\S)"
+)
+_CARET: Final = re.compile(r"\s{0,8192}\^$")
+_THREAD: Final = re.compile(r'Exception in thread "[^"]{1,200}" (?P<code>[\w.$]{1,200})(?=:|$)')
+_BLOCK: Final = re.compile(r"\[ERROR\] (?:Failures|Errors): $|\[ERROR\] (?:Failures|Errors):$")
+_GRADLE: Final = re.compile(r"(?P<name>\S{1,200}(?: > \S.{0,300})?) > (?P<test>\S.{0,300}) FAILED$")
+_JVM_LINES: Final = 3
+"""Lines from a diagnostic to its caret."""
+
+
+@dataclass(slots=True)
+class _Pending:
+    severity: str
+    message: str
+    spot: Spot
+    code: str | None
+    lines: int = 0
+
+
+class Javac(Reader):
+    """Reads it: the column is where the caret stands, below the line of code."""
+
+    def __init__(self, findings: Findings) -> None:
+        super().__init__(findings)
+        self._pending: _Pending | None = None
+
+    def read(self, line: str) -> bool:
+        """Whether *line* belongs to a diagnostic."""
+        match = _JAVAC.match(line) if ".java:" in line or ".groovy:" in line else None
+        if match is not None:
+            self._flush(None)
+            severity = match["severity"] or "error"
+            spot = Spot(match["file"], match["line"])
+            self._pending = _Pending(severity, line[match.end() :], spot, match["code"])
+            return True
+        if self._pending is None:
+            return False
+        if _CARET.match(line):
+            self._flush(len(line))
+            return True
+        self._pending.lines += 1
+        if self._pending.lines >= _JVM_LINES:
+            self._flush(None)
+        return False
+
+    def end(self) -> None:
+        """There is no caret any more."""
+        self._flush(None)
+
+    def _flush(self, column: int | None) -> None:
+        pending, self._pending = self._pending, None
+        if pending is not None:
+            spot = Spot(pending.spot.file, pending.spot.line, column)
+            severity = severity_of(pending.severity)
+            self.findings.add(severity, pending.message, spot, code=pending.code, source="javac")
+
+
+class JvmTests(Reader):
+    """Reads what fails when it runs. A stack says the name of a file without its directory; so it says no place."""
+
+    def __init__(self, findings: Findings) -> None:
+        super().__init__(findings)
+        self._block = False
+        self._title: str | None = None
+        self._thrown: tuple[str, str] | None = None
+        self._wrong = False
+
+    def read(self, line: str) -> bool:
+        """Whether *line* is about that."""
+        if self._thrown is not None:
+            return self._stack(self._thrown, line)
+        if self._title is not None and line.strip():
+            self.findings.add("error", f"{self._title}: {line.strip()}", source="gradle")
+            self._title = None
+            return True
+        if self._wrong and line.strip():
+            self.findings.last_resort(line, source="gradle")
+            self._wrong = False
+            return True
+        if line.startswith("[ERROR]"):
+            return self._maven(line)
+        self._block = self._block and line.startswith("[")
+        return self._starts(line)
+
+    def end(self) -> None:
+        """No frame follows."""
+        if self._thrown is not None:
+            self._stack(self._thrown, "")
+
+    def _starts(self, line: str) -> bool:
+        if line.endswith(" FAILED") and (test := _GRADLE.match(line)):
+            self._title = f"{test['name']} > {test['test']}"
+            return True
+        if line.startswith("Exception in thread") and (thrown := _THREAD.match(line)):
+            code = thrown["code"]
+            self._thrown = (code.rpartition(".")[2], line[thrown.start("code") :])
+            return True
+        if line == "* What went wrong:":
+            self._wrong = True
+            return True
+        return False
+
+    def _stack(self, thrown: tuple[str, str], line: str) -> bool:
+        code, message = thrown
+        frame = line.strip() if line.lstrip().startswith("at ") else ""
+        self._thrown = None
+        self.findings.add("error", f"{message} {frame}", NOWHERE, code=code, source="java")
+        return bool(frame)
+
+    def _maven(self, line: str) -> bool:
+        if _BLOCK.match(line):
+            self._block = True
+            return True
+        text = line.removeprefix("[ERROR]")
+        if self._block and text.startswith("   "):
+            self.findings.add("error", text, source="surefire")
+            return True
+        self._block = self._block and not text.strip()
+        if text.startswith((" Failed to execute goal", " Plugin ")):
+            self.findings.last_resort(text, source="maven")
+            return True
+        return False
