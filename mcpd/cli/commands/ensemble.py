@@ -37,8 +37,7 @@ from mcpd.servers.ensembles.format.models import McpAgent, ModelAgent, ScriptAge
 from mcpd.servers.ensembles.format.reading import MAX_SIZE
 from mcpd.servers.ensembles.library.library import Library
 from mcpd.servers.ensembles.library.tiers import SUFFIXES
-from mcpd.servers.ensembles.providers.access import Access
-from mcpd.servers.ensembles.providers.keys import Keys
+from mcpd.servers.ensembles.providers.keys import Access, Keys
 
 if TYPE_CHECKING:
     import argparse

@@ -21,8 +21,7 @@ from mcpd.cli.output import (
     write_json,
 )
 from mcpd.errors import InvalidArgument, InvalidConfig, NotFound
-from mcpd.servers.ensembles.artifacts.analysis import analyze
-from mcpd.servers.ensembles.artifacts.metrics import metrics
+from mcpd.servers.ensembles.artifacts.analysis import analyze, metrics
 from mcpd.servers.ensembles.artifacts.places import LATEST, is_stamp
 from mcpd.servers.ensembles.artifacts.store import MAX_LISTED, Artifacts
 from mcpd.servers.ensembles.artifacts.stored import parse
@@ -31,8 +30,7 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterator, Mapping
 
-    from mcpd.servers.ensembles.artifacts.entries import ArtifactEntry
-    from mcpd.servers.ensembles.artifacts.stored import StoredRun
+    from mcpd.servers.ensembles.artifacts.stored import ArtifactEntry, StoredRun
     from mcpd.servers.ensembles.library.library import Library
 
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from mcpd.servers.ensembles.engine.types import Found
     from mcpd.servers.ensembles.format.loading import Loaded
     from mcpd.servers.ensembles.library.library import Library
-    from mcpd.servers.ensembles.providers.access import Access
+    from mcpd.servers.ensembles.providers.keys import Access
 
 
 def check(

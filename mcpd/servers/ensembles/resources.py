@@ -8,17 +8,16 @@ from typing import TYPE_CHECKING, Any, Final
 from mcpd.errors import InvalidArgument, InvalidConfig, NotFound
 from mcpd.model import dump_json, printable
 from mcpd.servers.ensembles import drawing, uris
-from mcpd.servers.ensembles.artifacts.entries import moment
-from mcpd.servers.ensembles.artifacts.homes import homes
-from mcpd.servers.ensembles.artifacts.metrics import metrics
-from mcpd.servers.ensembles.artifacts.store import MAX_LISTED
+from mcpd.servers.ensembles.artifacts.analysis import metrics
+from mcpd.servers.ensembles.artifacts.store import MAX_LISTED, homes
+from mcpd.servers.ensembles.artifacts.stored import moment
 from mcpd.servers.pagination import Pages
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from mcpd.servers.ensembles.artifacts.entries import ArtifactEntry
     from mcpd.servers.ensembles.artifacts.store import Artifacts
+    from mcpd.servers.ensembles.artifacts.stored import ArtifactEntry
     from mcpd.servers.ensembles.engine.types import Origin
     from mcpd.servers.ensembles.format.loading import Loaded
     from mcpd.servers.ensembles.format.models import Profile

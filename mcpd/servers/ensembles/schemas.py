@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from mcpd.servers.ensembles.editing.changes import Changes  # noqa: TC001 -- for pydantic
+from mcpd.servers.ensembles.editing.planning import Changes  # noqa: TC001 -- for pydantic
 from mcpd.servers.ensembles.engine.types import MAX_RESPONSE, AgentStatus, RunStatus
 
 Name = Annotated[

@@ -31,10 +31,9 @@ from mcpd.servers.ensembles import directories, status, tools
 from mcpd.servers.ensembles.announcing import announce
 from mcpd.servers.ensembles.engine.types import Completion
 from mcpd.servers.ensembles.providers.keys import Keys
-from mcpd.servers.ensembles.request import Request, during
+from mcpd.servers.ensembles.request import KEEP, Request, during
 from mcpd.servers.ensembles.resources import MOST_VALUES, Resources
 from mcpd.servers.ensembles.service import Service
-from mcpd.servers.ensembles.streaming import KEEP
 from mcpd.servers.given_paths import expanded
 from mcpd.servers.logs import Log
 from mcpd.servers.notices import Levels, Messages, Progress

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
     from pathlib import Path
 
-    from mcpd.servers.ensembles.editing.changes import Changes
+    from mcpd.servers.ensembles.editing.planning import Changes
     from mcpd.servers.ensembles.engine.types import AgentResult, Found, Observer, RunResult
     from mcpd.servers.ensembles.format import validation
     from mcpd.servers.ensembles.format.loading import Loaded

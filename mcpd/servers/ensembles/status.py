@@ -14,8 +14,7 @@ from mcpd.paths import CONFINED_VARIABLE
 from mcpd.servers.ensembles.directories import SERVER
 from mcpd.servers.ensembles.format.models import PROVIDERS
 from mcpd.servers.ensembles.library.library import Library
-from mcpd.servers.ensembles.providers.access import DEFAULTS
-from mcpd.servers.ensembles.providers.keys import Base, Keys
+from mcpd.servers.ensembles.providers.keys import DEFAULTS, Base, Keys
 from mcpd.servers.others import SOCKET
 
 if TYPE_CHECKING:

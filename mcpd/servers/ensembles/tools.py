@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from mcpd.errors import InvalidArgument
 from mcpd.servers.checking import checked, validator_of
-from mcpd.servers.ensembles.artifacts.entries import rounded
 from mcpd.servers.ensembles.artifacts.execution import plain
+from mcpd.servers.ensembles.artifacts.stored import rounded
 from mcpd.servers.ensembles.engine.types import Silent
+from mcpd.servers.ensembles.request import Stream
 from mcpd.servers.ensembles.schemas import (
     Analysis,
     Analyze,
@@ -29,7 +30,6 @@ from mcpd.servers.ensembles.schemas import (
     Validate,
     Validation,
 )
-from mcpd.servers.ensembles.streaming import Stream
 from mcpd.servers.ensembles.uris import artifact_uri
 from mcpd.servers.json_schema import schema_of
 
@@ -39,8 +39,8 @@ if TYPE_CHECKING:
     from jsonschema import Draft202012Validator
 
     from mcpd.servers.ensembles.engine.types import AgentResult, Fault, Observer, RunResult
+    from mcpd.servers.ensembles.request import Report, Say
     from mcpd.servers.ensembles.service import Outcome, Service
-    from mcpd.servers.ensembles.streaming import Report, Say
 
 MOST_CHARACTERS: Final = 1024 * 1024
 """Of all responses in a result together, and of the deliverable; the artifact has all of them."""

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
 from mcpd.servers.ensembles.artifacts.execution import ended
-from mcpd.servers.ensembles.artifacts.report import MAX_TEXT, markdown
+from mcpd.servers.ensembles.artifacts.recording import MAX_TEXT, markdown
 from mcpd.servers.ensembles.engine.types import Fault, Usage
 from tests.unit.ensembles.artifact_parts import agent, failed, run
 

@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 
 from mcpd.errors import Busy, InvalidConfig, McpdError, NotFound
 from mcpd.servers.ensembles.artifacts import execution
-from mcpd.servers.ensembles.artifacts.analysis import analyze
-from mcpd.servers.ensembles.artifacts.metrics import metrics
-from mcpd.servers.ensembles.artifacts.report import markdown
+from mcpd.servers.ensembles.artifacts.analysis import analyze, metrics
+from mcpd.servers.ensembles.artifacts.recording import markdown
 from mcpd.servers.ensembles.artifacts.store import Artifacts
 from tests.unit.ensembles.artifact_parts import BEGAN, ORIGINAL, STAMP, agent, artifacts, failed, keep, put, run
 

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from mcpd.errors import InvalidArgument, InvalidConfig, McpdError, NotFound
-from mcpd.servers.ensembles.editing.changes import Changes
 from mcpd.servers.ensembles.editing.edit import difference, edited
+from mcpd.servers.ensembles.editing.planning import Changes
 from mcpd.servers.ensembles.format.reading import read
 
 pytestmark = pytest.mark.process

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from mcpd.errors import McpdError
-from mcpd.servers.ensembles.engine import definitions
+from mcpd.servers.ensembles.engine import engine
 from tests.unit.ensembles.engine_parts import Stage, script
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ async def test_a_script_whose_file_has_changed_runs_again(tmp_path: Path) -> Non
 
 
 async def test_a_large_script_is_told_by_its_size_and_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(definitions, "MAX_HASHED", 2)
+    monkeypatch.setattr(engine, "MAX_HASHED", 2)
     file = tmp_path / "a.py"
     file.write_text("one")
     stage = Stage({"it": {"agents": [script("a")]}})

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from mcpd.errors import InvalidConfig, NotFound
 from mcpd.servers.ensembles.format.loading import load
-from mcpd.servers.ensembles.library import looking
+from mcpd.servers.ensembles.library import summaries
 from mcpd.servers.ensembles.library.summaries import FILE, MOST
-from mcpd.servers.ensembles.library.walking import Walk
+from mcpd.servers.ensembles.library.tiers import Walk
 from tests.unit.ensembles.library_parts import age, by_name, ensemble, library, of_project, put_ensemble
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ def parsed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         files.append(file.rpartition("/")[2])
         return load(text, file)
 
-    monkeypatch.setattr(looking, "load", counted)
+    monkeypatch.setattr(summaries, "load", counted)
     return files
 
 
@@ -228,7 +228,7 @@ def walked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         kinds.append(tier.kind)
         return Walk(tier)
 
-    monkeypatch.setattr(looking, "Walk", counted)
+    monkeypatch.setattr(summaries, "Walk", counted)
     return kinds
 
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mcpd.errors import InvalidConfig, McpdError
-from mcpd.servers.ensembles.library import walking
+from mcpd.servers.ensembles.library import tiers
 from tests.unit.ensembles.library_parts import by_name, ensemble, library, of_project, put, put_ensemble
 
 if TYPE_CHECKING:
@@ -122,19 +122,19 @@ def test_files_that_are_too_large_or_no_text_are_problems_of_their_own(tmp_path:
 
 def test_directories_count_to_a_depth(tmp_path: Path) -> None:
     directory = _ensembles(tmp_path)
-    deep = directory.joinpath(*(f"d{number}" for number in range(walking.MAX_DEPTH)))
+    deep = directory.joinpath(*(f"d{number}" for number in range(tiers.MAX_DEPTH)))
     put(deep / "deepest.yaml", ensemble("deepest"))
     put(deep / "beyond/lost.yaml", ensemble("lost"))
     entries = by_name(library(tmp_path, "app"))
     assert set(entries) == {"sound", "deepest", "beyond"}
-    assert f"{walking.MAX_DEPTH} deep" in _problem(entries["beyond"])
+    assert f"{tiers.MAX_DEPTH} deep" in _problem(entries["beyond"])
 
 
 @pytest.mark.parametrize("limit", ["MOST_FILES", "MOST_NAMES"])
 def test_what_is_beyond_the_number_of_files_is_left_out_and_said_to_be(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: str
 ) -> None:
-    monkeypatch.setattr(walking, limit, 5)
+    monkeypatch.setattr(tiers, limit, 5)
     base = of_project(tmp_path, "app")
     for number in range(5):
         put_ensemble(base, f"e{number}", file=f"{number % 2}/e{number}.yaml")

@@ -13,10 +13,9 @@ from mcpd.errors import InvalidConfig, NotFound
 from mcpd.servers.ensembles.format.loading import load
 from mcpd.servers.ensembles.format.reading import MAX_SIZE
 from mcpd.servers.ensembles.library import library as library_module
-from mcpd.servers.ensembles.library import looking
+from mcpd.servers.ensembles.library import summaries
 from mcpd.servers.ensembles.library.library import Library
-from mcpd.servers.ensembles.library.tiers import Tier
-from mcpd.servers.ensembles.library.walking import Walk
+from mcpd.servers.ensembles.library.tiers import Tier, Walk
 from tests.unit.ensembles.library_parts import age, ensemble, library, of_project, put, put_ensemble, settings
 
 if TYPE_CHECKING:
@@ -42,7 +41,7 @@ class Slow:
             self.read.append(file.rpartition("/")[2])
             return load(text, file)
 
-        monkeypatch.setattr(looking, "load", slow)
+        monkeypatch.setattr(summaries, "load", slow)
 
     def __call__(self) -> float:
         """Seconds."""
@@ -63,7 +62,7 @@ def _large(base: Path) -> None:
 
 
 def _left_out(made: Library) -> list[str]:
-    return [entry.name for entry in made.entries() if looking.LEFT_OUT in (entry.problem or "")]
+    return [entry.name for entry in made.entries() if summaries.LEFT_OUT in (entry.problem or "")]
 
 
 def test_files_that_take_long_hide_neither_smaller_ones_nor_those_elsewhere(tmp_path: Path, slow: Slow) -> None:
@@ -78,7 +77,7 @@ def test_files_that_take_long_hide_neither_smaller_ones_nor_those_elsewhere(tmp_
     entries = {entry.name: entry for entry in made.entries()}
     assert len(entries) == LARGE + 2
     left = [entry for entry in entries.values() if entry.problem is not None]
-    assert all(str(entry.problem) == f"{entry.origin.file}: {looking.LEFT_OUT}" for entry in left)
+    assert all(str(entry.problem) == f"{entry.origin.file}: {summaries.LEFT_OUT}" for entry in left)
     assert left
 
 
@@ -168,14 +167,14 @@ class Numbers:
 def test_those_who_wait_for_a_look_share_the_next(tmp_path: Path, slow: Slow, monkeypatch: pytest.MonkeyPatch) -> None:
     age(put_ensemble(tmp_path / "user", "one"))
     numbers = Numbers(1)
-    monkeypatch.setattr(looking, "count", lambda start: numbers)
+    monkeypatch.setattr(summaries, "count", lambda start: numbers)
     walks: list[str] = []
 
     def counted(tier: Tier) -> Any:
         walks.append(tier.kind)
         return Walk(tier)
 
-    monkeypatch.setattr(looking, "Walk", counted)
+    monkeypatch.setattr(summaries, "Walk", counted)
     made = Library(settings(tmp_path), slow)
     seen: list[list[str]] = []
 

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcpd.servers.ensembles.artifacts.entries import ArtifactEntry, Measure
-from mcpd.servers.ensembles.artifacts.metrics import metrics, p95
+from mcpd.servers.ensembles.artifacts.analysis import metrics, p95
+from mcpd.servers.ensembles.artifacts.stored import ArtifactEntry, Measure
 
 
 def entry(

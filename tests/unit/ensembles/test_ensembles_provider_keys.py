@@ -286,7 +286,7 @@ async def test_a_projects_profile_does_not_reach_services_of_the_network(url: st
 
 async def test_a_projects_profile_may_use_ollama(apis: ModelApis, monkeypatch: pytest.MonkeyPatch) -> None:
     apis.key = None
-    monkeypatch.setattr("mcpd.servers.ensembles.providers.access.DEFAULTS", {"ollama": f"{apis.url}/v1"})
+    monkeypatch.setattr("mcpd.servers.ensembles.providers.keys.DEFAULTS", {"ollama": f"{apis.url}/v1"})
     assert await outcome(prompt(None, "ollama"), {}) == "heard hello"
     assert await outcome(prompt(f"{apis.url}/v1", "ollama"), {}) == "heard hello"
     assert await outcome(prompt(f"{apis.url}/v1", "openai"), {}) == "heard hello"

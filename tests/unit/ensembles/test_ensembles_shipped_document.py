@@ -13,15 +13,15 @@ import pytest
 
 from mcpd.servers.ensembles import tools
 from mcpd.servers.ensembles.artifacts.places import MAX_BYTES
-from mcpd.servers.ensembles.editing.changes import Changes
+from mcpd.servers.ensembles.editing.planning import Changes
 from mcpd.servers.ensembles.engine import types
 from mcpd.servers.ensembles.engine.inputs import MAX_GATHERED, MAX_INSTANCES
 from mcpd.servers.ensembles.format import models
 from mcpd.servers.ensembles.format.graph import INPUT, ITEM, problems
 from mcpd.servers.ensembles.format.loading import load, load_profiles
 from mcpd.servers.ensembles.format.reading import MAX_DEPTH, MAX_NODES, MAX_SIZE, read
-from mcpd.servers.ensembles.library import walking
-from mcpd.servers.ensembles.library.walking import MOST_FILES
+from mcpd.servers.ensembles.library import tiers
+from mcpd.servers.ensembles.library.tiers import MOST_FILES
 from mcpd.servers.ensembles.providers import mock
 from mcpd.servers.ensembles.resources import ALWAYS, TEMPLATES
 from mcpd.servers.ensembles.schemas import Update
@@ -132,6 +132,6 @@ def test_the_documented_limits_are_the_limits() -> None:
         f"{MAX_BYTES >> 20} MiB",
         f"{models.MAX_SECONDS:g} s",
         f"{MOST_RUNS}",
-        f"{MOST_FILES} files, {walking.MAX_DEPTH} directories deep",
+        f"{MOST_FILES} files, {tiers.MAX_DEPTH} directories deep",
     ]
     assert re.findall(r"^\| [^|]+ \| ([^|]+) \|$", limits, re.MULTILINE) == shown

@@ -1,24 +1,92 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What determined how a run went: where its time and its money went, and why agents have no response."""
+"""Where the time and the money of a run went, why agents have no response, and what the runs of an ensemble share."""
 
 from __future__ import annotations
 
 import math
 import statistics
+from collections import Counter
 from graphlib import CycleError, TopologicalSorter
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 from mcpd.model import printable
-from mcpd.servers.ensembles.artifacts import suggestions
-from mcpd.servers.ensembles.artifacts.entries import rounded
-from mcpd.servers.ensembles.artifacts.stored import parse
+from mcpd.servers.ensembles.artifacts.stored import moment, parse, rounded
 from mcpd.servers.ensembles.engine.types import MAX_DEPTH
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
-    from mcpd.servers.ensembles.artifacts.stored import StoredAgent, StoredRun
+    from mcpd.servers.ensembles.artifacts.stored import ArtifactEntry, Measure, StoredAgent, StoredRun
+
+MOST_TIME: Final = 0.5
+"""The share of a run's time from which on an agent is the one to look at."""
+MOST_COST: Final = 0.5
+"""The same of its cost."""
+MUCH_WAITING: Final = 0.2
+"""The share of its time that agents waited though what they depend on was there."""
+STRAGGLER: Final = 3.0
+"""How many times the median an instance takes that holds up the others."""
+_WORTH: Final = 1.0
+"""Seconds below which nobody cares."""
+
+
+def suggested(analysis: dict[str, Any]) -> list[dict[str, Any]]:
+    """What follows from *analysis*, see :func:`.analysis.analyze`: ``about``, ``agent`` and ``text`` each."""
+    return [
+        {"about": about, "agent": agent, "text": text}
+        for found in (_failing(analysis), _slow(analysis), _waiting(analysis), _straggling(analysis), _dear(analysis))
+        for about, agent, text in found
+    ]
+
+
+def _failing(analysis: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
+    for failure in analysis["failures"]:
+        agent, skipped = failure["agent"], failure["skipped"]
+        if failure["error"] == "Timeout":
+            yield "timeout", agent, f"{agent} was not done in time: raise its timeout_seconds, or give it less to do."
+        if skipped:
+            text = f"{agent} failed, so {len(skipped)} more were not run; retries, or a fallback, would let them run."
+            yield "skipped", agent, text
+    for fallback in analysis["fallbacks"]:
+        agent, profile = fallback["agent"], fallback["profile"]
+        yield "fallback", agent, f"{agent} was answered by its fallback {profile or 'profile'}: its own did not work."
+
+
+def _slow(analysis: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
+    if (analysis["duration_seconds"] or 0.0) < _WORTH:
+        return
+    for step in analysis["critical_path"]:
+        if (step["share"] or 0.0) >= MOST_TIME and len(analysis["critical_path"]) > 1:
+            agent, share = step["agent"], f"{step['share']:.0%}"
+            yield "time", agent, f"{agent} took {share} of the run's time; what makes it faster makes the run faster."
+
+
+def _waiting(analysis: dict[str, Any]) -> Iterator[tuple[str, None, str]]:
+    waited = sum(step["waited"] for step in analysis["critical_path"])
+    wall = analysis["duration_seconds"] or 0.0
+    if waited >= _WORTH and waited >= MUCH_WAITING * wall:
+        text = f"Agents waited {waited:.1f} s of {wall:.1f} s for others to end; a higher max_concurrent shortens that."
+        yield "waiting", None, text
+
+
+def _straggling(analysis: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
+    path = {step["agent"] for step in analysis["critical_path"]}
+    for fan_out in analysis["fan_out"]:
+        median, longest = fan_out["median"] or 0.0, fan_out["max"] or 0.0
+        if fan_out["agent"] in path and longest >= _WORTH and median and longest >= STRAGGLER * median:
+            slowest = fan_out["slowest"][0]["agent"]
+            text = f"{slowest} took {longest:.1f} s, and half of its siblings no more than {median:.1f} s."
+            yield "straggler", slowest, text
+
+
+def _dear(analysis: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
+    agents = [each for each in analysis["cost"]["agents"] if each["cost_usd"]]
+    for each in agents if len(agents) > 1 else ():
+        if (each["share"] or 0.0) >= MOST_COST:
+            agent, share = each["agent"], f"{each['share']:.0%}"
+            yield "cost", agent, f"{agent} is {share} of the cost; a cheaper model there saves most."
+
 
 MAX_CHILDREN: Final = 100
 """Runs within a run that are looked into."""
@@ -71,7 +139,7 @@ def _analyzed(run: StoredRun, budget: Iterator[int], depth: int) -> dict[str, An
         "slowest": _slowest(run),
         "children": _children(run, budget, depth) if depth < MAX_DEPTH else {},
     }
-    return {**made, "suggestions": suggestions.suggested(made)}
+    return {**made, "suggestions": suggested(made)}
 
 
 def _own(run: StoredRun) -> Iterator[tuple[str, StoredAgent]]:
@@ -243,3 +311,91 @@ def _children(run: StoredRun, budget: Iterator[int], depth: int) -> dict[str, An
                 child, budget, depth + 1
             )
     return made
+
+
+ENDED: Final = frozenset({"completed", "completed_with_errors", "failed"})
+"""How runs end that nobody cancelled and nothing cut off; only these tell how good an ensemble is."""
+_RAN: Final = frozenset({"success", "failed"})
+_MOST_AGENTS: Final = 1000
+
+
+def metrics(entries: Iterable[ArtifactEntry]) -> dict[str, Any]:
+    """Metrics of the runs *entries*, as JSON.
+
+    - ``runs``: how many, and ``by_status``: how many of each status.
+    - ``window``: ``since`` and ``until``, when the oldest and the newest of them began, ISO 8601 or null.
+    - ``success_rate``: the share, 0 to 1, of ``completed`` among those that are :data:`ENDED`; null if none is.
+    - ``duration_seconds`` and ``cost_usd``: ``mean``, ``median`` and ``p95`` over those that are :data:`ENDED` and say
+      so, with ``count``, how many these are; null for none. ``p95`` is interpolated, as
+      :func:`statistics.quantiles` does it for the whole of a population.
+    - ``total_cost_usd`` and ``total_tokens`` of all runs, and ``mean_tokens`` of those that are :data:`ENDED`.
+    - ``agents``: by name ``runs`` (without those skipped, cancelled or reused), ``failures``, ``skipped``,
+      ``mean_duration_seconds``, ``mean_cost_usd`` (null if unknown) and ``total_tokens``.
+    """
+    known = list(entries)
+    ended = [each for each in known if each.status in ENDED]
+    begun = [each.started_at for each in known if each.started_at is not None]
+    good = sum(each.status == "completed" for each in ended)
+    return {
+        "runs": len(known),
+        "by_status": dict(sorted(Counter(each.status for each in known).items())),
+        "window": {"since": moment(min(begun, default=None)), "until": moment(max(begun, default=None))},
+        "success_rate": round(good / len(ended), 4) if ended else None,
+        "duration_seconds": _spread([each.seconds for each in ended]),
+        "cost_usd": _spread([each.cost_usd for each in ended]),
+        "total_cost_usd": _total(each.cost_usd for each in known),
+        "total_tokens": sum(each.tokens for each in known),
+        "mean_tokens": round(statistics.fmean(each.tokens for each in ended), 1) if ended else None,
+        "agents": _agents(known),
+    }
+
+
+def _spread(values: Iterable[float | None]) -> dict[str, Any] | None:
+    known = [value for value in values if value is not None]
+    if not known:
+        return None
+    return {
+        "count": len(known),
+        "mean": round(statistics.fmean(known), 6),
+        "median": round(statistics.median(known), 6),
+        "p95": round(p95(known), 6),
+    }
+
+
+def p95(values: Sequence[float]) -> float:
+    """What 95 % of *values*, of which there is at least one, do not exceed."""
+    if len(values) == 1:
+        return values[0]
+    return statistics.quantiles(values, n=100, method="inclusive")[94]
+
+
+def _agents(entries: Iterable[ArtifactEntry]) -> dict[str, Any]:
+    measured: dict[str, list[Measure]] = {}
+    for entry in entries:
+        for each in entry.agents:
+            if each.name in measured or len(measured) < _MOST_AGENTS:
+                measured.setdefault(each.name, []).append(each)
+    return {name: _agent(measures) for name, measures in measured.items()}
+
+
+def _agent(measures: Iterable[Measure]) -> dict[str, Any]:
+    own = [each for each in measures if not each.reused]
+    ran = [each for each in own if each.status in _RAN]
+    return {
+        "runs": len(ran),
+        "failures": sum(each.status == "failed" for each in ran),
+        "skipped": sum(each.status == "skipped" for each in own),
+        "mean_duration_seconds": rounded(_mean(each.seconds for each in ran)),
+        "mean_cost_usd": _mean(each.cost_usd for each in ran),
+        "total_tokens": sum(each.tokens for each in own),
+    }
+
+
+def _mean(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return statistics.fmean(known) if known else None
+
+
+def _total(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return math.fsum(known) if known else None

@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The artifacts of all projects and of the user: what runs have left behind, and what those that go on have so far.
+"""The artifacts of all projects and of the user: those of finished runs, and what running ones have so far.
 
-A name of an ensemble is ``NAME`` or ``X/NAME`` here, see :mod:`.homes`, and an id that with a timestamp behind it.
+An ensemble is called ``NAME`` or ``X/NAME`` here, and an artifact by that name with a timestamp. The runs of an
+ensemble are below the root of its own tier, even if another tier has a directory of that name: a cloned project brings
+what directories it likes.
 
 All methods but :meth:`Artifacts.recording` read or write files, and are called in a thread.
 """
@@ -22,18 +24,39 @@ from mcpd.errors import Busy, InvalidConfig, McpdError, NotFound, from_oserror
 from mcpd.files import settled, signature
 from mcpd.model import printable
 from mcpd.servers.ensembles.artifacts import places, recording, stored
-from mcpd.servers.ensembles.artifacts.entries import ArtifactEntry, entry
-from mcpd.servers.ensembles.artifacts.homes import homes, roots
 from mcpd.servers.ensembles.artifacts.places import AGENTS, EXECUTION, MAX_BYTES
+from mcpd.servers.ensembles.artifacts.stored import ArtifactEntry, entry
 from mcpd.servers.ensembles.format.models import MAX_AGENTS
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+    from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 
     from mcpd.files import Signature
     from mcpd.servers.ensembles.artifacts.recording import Recording
     from mcpd.servers.ensembles.engine.types import AgentResult
-    from mcpd.servers.ensembles.library.library import Library
+    from mcpd.servers.ensembles.library.library import Entry, Library
+
+
+def homes(library: Library, entries: Iterable[Entry]) -> dict[str, Path]:
+    """The roots of the artifacts of *entries*, all of *library*, by each name that means one of them.
+
+    ``NAME`` is the one that the name alone means; ``X/NAME`` that of the tier, or else of the project's directory, X.
+    """
+    known = [(known_entry, library.artifact_root(known_entry.origin)) for known_entry in entries]
+    found = {known_entry.name: root for known_entry, root in known if not known_entry.shadowed}
+    for known_entry, root in known:
+        found.setdefault(known_entry.qualified, root)
+    for known_entry, root in known:
+        if known_entry.origin.project is not None:
+            found.setdefault(f"{known_entry.origin.project.name}/{known_entry.name}", root)
+    return found
+
+
+def roots(library: Library) -> list[Path]:
+    """Where artifacts are looked for that are of no ensemble any more: the user's own first."""
+    *projects, own = library.artifact_roots()
+    return [own, *projects]
+
 
 log: Final = logging.getLogger("llm-orc")
 
@@ -88,7 +111,7 @@ class Artifacts:
 
     @classmethod
     def of(cls, library: Library, clock: Callable[[], float] = time.time) -> Artifacts:
-        """Those of the ensembles of *library*, each where its own runs are kept, see :mod:`.homes`."""
+        """Those of the ensembles of *library*, each where its own runs are kept, see the module."""
         return cls(lambda: roots(library), clock, lambda: homes(library, library.entries()))
 
     def begin(self, root: Path, ensemble: str, text: str, definition: Mapping[str, Any]) -> Recording:

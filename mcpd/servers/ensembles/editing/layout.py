@@ -1,17 +1,30 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Where the parts of a YAML text are, so that some can be replaced and all others stay as they are, byte for byte."""
+"""The places of the parts of a YAML text, and YAML for new ones, so that all others stay byte for byte."""
 
 from __future__ import annotations
 
 import re
+import sys
 from bisect import bisect_left
 from dataclasses import dataclass
+from io import StringIO
 from itertools import pairwise
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from ruamel.yaml import YAML
+from ruamel.yaml.comments import CommentedMap, CommentedSeq
+from ruamel.yaml.error import YAMLError
 from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
+from ruamel.yaml.scalarstring import DoubleQuotedScalarString, LiteralScalarString
 from ruamel.yaml.tokens import BlockEntryToken, FlowEntryToken
+
+from mcpd.errors import InvalidArgument, InvalidConfig
+from mcpd.servers.ensembles.format.reading import read
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterator, Sequence
+
+    from ruamel.yaml.nodes import Node
 
 _KEEPS: Final = re.compile(r"[^\n]*?[|>][0-9]*\+")
 """The head of a block scalar whose last empty lines belong to it."""
@@ -190,3 +203,174 @@ def spliced(text: str, splices: list[Splice]) -> str:
         parts += [text[at : max(at, splice.start)], splice.text]
         at = max(at, splice.end)
     return "".join([*parts, text[at:]])
+
+
+@dataclass(frozen=True, slots=True)
+class Style:
+    """How a file is indented."""
+
+    mapping: int = 2
+    offset: int = 2
+    """Of the dash of a list from the key that has it."""
+    block_lists: bool = False
+    """Whether lists of names have a line for each."""
+
+    def block(self, value: Any, column: int) -> str:
+        """*value*, with all lines but the first indented to *column*.
+
+        Raises :class:`~mcpd.errors.InvalidArgument` for what YAML has no like of.
+        """
+        for write in (_literal, _plain, _quoted):
+            text = self._dumped(self._styled(value, write))
+            if reads_as(text, value):
+                first, *rest = text.removesuffix("\n").split("\n")
+                return "\n".join([first, *(" " * column + line if line else line for line in rest)])
+        raise _unwritable()
+
+    def flow(self, value: Any) -> str:
+        """*value* on one line. Raises :class:`~mcpd.errors.InvalidArgument` for what YAML has no like of."""
+        for write in (_plain, _quoted):
+            # A scalar alone is written otherwise than one in a list.
+            text = self._dumped(_flow([value], write)).removesuffix("\n").removeprefix("[").removesuffix("]")
+            if "\n" not in text and reads_as(f"[{text}]", [value]):
+                return text
+        raise _unwritable()
+
+    def _dumped(self, value: Any) -> str:
+        yaml = YAML(pure=True)
+        yaml.width = sys.maxsize
+        yaml.indent(mapping=self.mapping, sequence=self.offset + 2, offset=self.offset)
+        stream = StringIO()
+        try:
+            yaml.dump(value, stream)
+        except (YAMLError, RecursionError, ValueError, TypeError):
+            raise _unwritable() from None
+        return stream.getvalue().removesuffix("...\n")
+
+    def _styled(self, value: Any, write: Callable[[str], str]) -> Any:
+        if isinstance(value, dict):
+            return CommentedMap({_key(key, write): self._styled(each, write) for key, each in value.items()})
+        if isinstance(value, list | tuple):
+            if not self.block_lists and not any(isinstance(each, dict | list) or _long(each) for each in value):
+                return _flow(value, write)
+            return CommentedSeq([self._styled(each, write) for each in value])
+        return write(value) if isinstance(value, str) else value
+
+
+def _flow(value: Any, write: Callable[[str], str]) -> Any:
+    if isinstance(value, dict):
+        mapping = CommentedMap({_key(key, write): _flow(each, write) for key, each in value.items()})
+        mapping.fa.set_flow_style()
+        return mapping
+    if isinstance(value, list | tuple):
+        sequence = CommentedSeq([_flow(each, write) for each in value])
+        sequence.fa.set_flow_style()
+        return sequence
+    return write(value) if isinstance(value, str) else value
+
+
+def _key(key: str, write: Callable[[str], str]) -> str:
+    return key if write is _literal else write(key)
+
+
+def _literal(text: str) -> str:
+    written: str = LiteralScalarString(text) if _long(text) else text
+    return written
+
+
+def _plain(text: str) -> str:
+    return text
+
+
+def _quoted(text: str) -> str:
+    written: str = DoubleQuotedScalarString(text)
+    return written
+
+
+def _long(value: Any) -> bool:
+    return isinstance(value, str) and "\n" in value
+
+
+def reads_as(text: str, value: Any) -> bool:
+    """Whether *text* is YAML for *value*."""
+    try:
+        return bool(read(text, "agent")[0] == value)
+    except InvalidConfig:
+        return False
+
+
+def _unwritable() -> InvalidArgument:
+    return InvalidArgument("what is to be added holds something that YAML cannot: characters that are no text, or NaN")
+
+
+def list_changed(
+    layout: Layout, style: Style, sequence: Node, removed: Collection[int], added: Sequence[Any]
+) -> Iterator[Splice]:
+    """*sequence* without the elements numbered *removed*, and with the values *added* behind the others."""
+    if not removed and not added:
+        return
+    items = layout.items(sequence)
+    if not is_flow(sequence):
+        yield from _block(layout, style, items, removed, added)
+    elif all(layout.begins_line(each.start) and _ends_line(layout, each, sequence) for each in items):
+        yield from _lines(layout, style, sequence, items, removed, added)
+    else:
+        parts = [layout.text[each.start : each.end] for index, each in enumerate(items) if index not in removed]
+        parts += [style.flow(value) for value in added]
+        yield Splice(items[0].start, items[-1].end, ", ".join(parts))
+
+
+def _block(
+    layout: Layout, style: Style, items: Sequence[Item], removed: Collection[int], added: Sequence[Any]
+) -> Iterator[Splice]:
+    staying = [index for index in range(len(items)) if index not in removed]
+    last = max(staying, default=-1)
+    for index in removed:
+        # The empty lines go that part it from the next; of what is at the end, those that part it from the one before.
+        start, end = items[index].start, items[index].end
+        if index < last:
+            end = items[index + 1].start
+        elif index:
+            start = items[index - 1].end
+        yield Splice(start, end)
+    if added:
+        end = items[-1].end
+        dash = layout.dash(items[-1].node)
+        start = int(items[-1].node.start_mark.index)
+        same_line = layout.line_start(start) == layout.line_start(dash)
+        column = layout.column(dash)
+        inner = layout.column(start) if same_line else column + 2
+        between = layout.newline if len(items) > 1 and items[-1].start > items[-2].end else ""
+        for number, value in enumerate(added):
+            text = style.block(value, inner).replace("\n", layout.newline)
+            apart = between if number or staying else ""
+            yield Splice(end, end, f"{apart}{' ' * column}-{' ' * (inner - column - 1)}{text}{layout.newline}")
+
+
+def _lines(
+    layout: Layout,
+    style: Style,
+    sequence: Node,
+    items: Sequence[Item],
+    removed: Collection[int],
+    added: Sequence[Any],
+) -> Iterator[Splice]:
+    """In brackets, and with a line, or several, for each."""
+    for index in removed:
+        yield Splice(layout.line_start(items[index].start), layout.line_end(items[index].end))
+    if added:
+        final = items[-1]
+        end = layout.line_end(final.end)
+        if len(items) - 1 not in removed and layout.comma(final.end, sequence.end_mark.index) is None:
+            yield Splice(final.end, final.end, ",")
+        indent = " " * layout.column(final.start)
+        text = f",{layout.newline}".join(indent + style.flow(value) for value in added)
+        yield Splice(end, end, text + layout.newline)
+
+
+def _ends_line(layout: Layout, item: Item, sequence: Node) -> bool:
+    """Whether nothing but a comma and a comment is behind *item* on its line."""
+    comma = layout.comma(item.end, sequence.end_mark.index)
+    if comma is not None and not layout.text[item.end : comma].strip(" \t"):
+        return layout.ends_line(comma + 1)
+    return layout.ends_line(item.end)

@@ -1,22 +1,34 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Runs ensembles: each agent as soon as what it depends on is there."""
+"""Run ensembles: each agent as soon as the responses it depends on are there.
+
+An earlier response counts while neither the hash of the agent's definition nor what it depends on has changed. Limits
+of an agent and what its failure means are not part of the hash, as they make no other response; nor are what a script
+imports, what a tool does, and the ensemble that another agent names for a dispatch.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import hashlib
+import json
+import os
+import stat
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final
 
+from mcpd.errors import McpdError
 from mcpd.model import printable
 from mcpd.servers.ensembles.engine.budget import Meter, Slots
-from mcpd.servers.ensembles.engine.definitions import definitions
 from mcpd.servers.ensembles.engine.progress import Course, Stretch
 from mcpd.servers.ensembles.engine.run import Run, Whole
-from mcpd.servers.ensembles.format.graph import require_sound
+from mcpd.servers.ensembles.engine.types import MAX_DEPTH
+from mcpd.servers.ensembles.format.graph import levels, require_sound
+from mcpd.servers.ensembles.format.models import EnsembleAgent, LoopAgent, ModelAgent, ScriptAgent
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from pathlib import Path
 
     from mcpd.servers.ensembles.engine.types import (
         AgentResult,
@@ -24,11 +36,94 @@ if TYPE_CHECKING:
         Journal,
         Models,
         Observer,
+        Origin,
         RunResult,
         Scripts,
         Source,
         ToolCaller,
     )
+    from mcpd.servers.ensembles.format.models import Agent
+
+MAX_HASHED: Final = 16 * 1024 * 1024
+"""Bytes of a script that are read; a larger one is told by its size and time."""
+_AGENT_ASIDE: Final = {"timeout_seconds", "retries", "on_failure"}
+_PROFILE_ASIDE: Final = {"timeout_seconds", "cost_per_token", "cost_per_output_token"}
+
+
+def definitions(found: Found, source: Source) -> dict[str, str]:
+    """By agent of *found*. Reads files."""
+    return _Definitions(source).of(found, 0)
+
+
+class _Definitions:
+    """Looks at each file once, however often it is named."""
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+        self._made: dict[tuple[Path, str, int], dict[str, str]] = {}
+        self._scripts: dict[tuple[Path, str], Any] = {}
+
+    def of(self, found: Found, depth: int) -> dict[str, str]:
+        """Those of *found*, which is *depth* ensembles deep."""
+        key = (found.origin.file, found.ensemble.name, depth)
+        if key not in self._made:
+            self._made[key] = self._of(found, depth)
+        return self._made[key]
+
+    def _of(self, found: Found, depth: int) -> dict[str, str]:
+        agents = {agent.name: agent for agent in found.ensemble.agents}
+        made: dict[str, str] = {}
+        for level in levels(found.ensemble.agents):
+            for name in level:
+                agent = agents[name]
+                behind = [made[each] for each in agent.depends_on if each in made]
+                own = agent.model_dump(mode="json", exclude=_AGENT_ASIDE)
+                made[name] = _digest([own, behind, self._beyond(agent, found, depth)])
+        return made
+
+    def _beyond(self, agent: Agent, found: Found, depth: int) -> Any:
+        """What *agent* names elsewhere."""
+        try:
+            if isinstance(agent, ScriptAgent):
+                return self._script(agent.script, found.origin)
+            if isinstance(agent, ModelAgent):
+                names = [each for each in (agent.model_profile, agent.fallback_model_profile) if each is not None]
+                profiles = [self._source.profile(name, found.origin) for name in names]
+                return [each.model_dump(mode="json", exclude=_PROFILE_ASIDE) for each in profiles]
+            if isinstance(agent, (EnsembleAgent, LoopAgent)) and depth < MAX_DEPTH:
+                name = agent.ensemble if isinstance(agent, EnsembleAgent) else agent.loop.body
+                other = self._source.find(name, found.origin)
+                return [other.ensemble.default_task, _digest(self.of(other, depth + 1))]
+        except McpdError:
+            # Its run says what is wrong.
+            return None
+        return None
+
+    def _script(self, script: str, origin: Origin) -> Any:
+        key = (origin.base, script)
+        if key not in self._scripts:
+            self._scripts[key] = _content(self._source.script(origin, script))
+        return self._scripts[key]
+
+
+def _digest(value: Any) -> str:
+    text = json.dumps(value, sort_keys=True, ensure_ascii=False)
+    return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()
+
+
+def _content(path: Path) -> Any:
+    """What tells the file at *path* from others; None if it cannot be read."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+        with os.fdopen(descriptor, "rb") as file:
+            status = os.fstat(descriptor)
+            if not stat.S_ISREG(status.st_mode):
+                return None
+            if status.st_size > MAX_HASHED:
+                return [status.st_size, status.st_mtime_ns]
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError:
+        return None
 
 
 @dataclass(frozen=True, slots=True)

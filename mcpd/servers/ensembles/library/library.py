@@ -1,33 +1,83 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""All ensembles and profiles there are, and which of them a name means."""
+"""All ensembles and profiles, which of them a name means, and where the script of an agent is."""
 
 from __future__ import annotations
 
 import difflib
 import os
 from dataclasses import dataclass, replace
+from pathlib import Path, PurePosixPath
 from time import thread_time
 from typing import TYPE_CHECKING, Final
 
-from mcpd.errors import InvalidConfig, NotFound
+from mcpd.errors import InvalidConfig, McpdError, NotFound
 from mcpd.model import printable
 from mcpd.servers.ensembles.engine.types import Found
 from mcpd.servers.ensembles.format.loading import Loaded, load
-from mcpd.servers.ensembles.library import scripts
-from mcpd.servers.ensembles.library.looking import LEFT_OUT, Known, Look, Looking
-from mcpd.servers.ensembles.library.memory import Memory
 from mcpd.servers.ensembles.library.profiles import MOST_COMPARED, MOST_NAMED, ProfileEntry, Profiles
-from mcpd.servers.ensembles.library.summaries import Summaries
-from mcpd.servers.ensembles.library.tiers import Kind, Signature, Tier, shown, signature, tiers, unreadable, unusable
+from mcpd.servers.ensembles.library.summaries import LEFT_OUT, Known, Look, Looking, Summaries
+from mcpd.servers.ensembles.library.tiers import (
+    Kind,
+    Memory,
+    Signature,
+    Tier,
+    shown,
+    signature,
+    tiers,
+    unreadable,
+    unusable,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
-    from pathlib import Path
 
     from mcpd.servers.ensembles.engine.types import Origin
     from mcpd.servers.ensembles.format.models import Profile
-    from mcpd.servers.ensembles.library.walking import File
+    from mcpd.servers.ensembles.library.tiers import File
     from mcpd.servers.ensembles.settings import Settings
+
+
+def locate_script(origin: Origin, script: str) -> Path:
+    """The file *script* of an ensemble of *origin*, without symlinks.
+
+    Raises :class:`~mcpd.errors.InvalidConfig` for one that is not, or does not stay, below the base of *origin* and
+    :class:`~mcpd.errors.NotFound` if there is none; both name it and the base.
+    """
+    shown = f'script "{printable(script)}"'
+    pure = PurePosixPath(script)
+    if not script or "\0" in script or pure.is_absolute() or ".." in pure.parts:
+        raise InvalidConfig(f'{shown}: write its path from {origin.base}, such as "scripts/x.py", and without ".."')
+    try:
+        real = _below(origin, script)
+        if real is None:
+            raise InvalidConfig(f"{shown} leads out of {origin.base} by a symlink; put the file itself there")
+        if real.is_file():
+            return real
+        is_there = real.exists()
+    except (OSError, ValueError) as error:  # A name that is too long, half a surrogate pair.
+        raise InvalidConfig(f"{shown} in {origin.base}: {getattr(error, 'strerror', None) or error}") from error
+    if is_there:
+        raise InvalidConfig(f"{shown} in {origin.base} is not a regular file")
+    raise NotFound(f"there is no {shown} in {origin.base}")
+
+
+def _below(origin: Origin, script: str) -> Path | None:
+    """*script* without symlinks; None if it is not below the base of *origin*, or that not in its project."""
+    base = Path(os.path.realpath(origin.base))
+    real = Path(os.path.realpath(origin.base / script))
+    project = origin.project
+    stays = project is None or base.is_relative_to(os.path.realpath(project))
+    return real if stays and real.is_relative_to(base) else None
+
+
+def script_problem(origin: Origin, script: str) -> str | None:
+    """What :func:`locate_script` would have to say against *script*."""
+    try:
+        locate_script(origin, script)
+    except McpdError as error:
+        return error.message
+    return None
+
 
 ARTIFACTS: Final = "artifacts"
 _MOST_LOADED: Final = 64
@@ -144,12 +194,12 @@ class Library:
         return self._profiles.entries(self.tiers)
 
     def script(self, origin: Origin, script: str) -> Path:
-        """The file *script* of an ensemble of *origin*; see :func:`.scripts.locate`."""
-        return scripts.locate(origin, script)
+        """The file *script* of an ensemble of *origin*; see :func:`locate_script`."""
+        return locate_script(origin, script)
 
     def script_problem(self, origin: Origin, script: str) -> str | None:
         """What is wrong with *script*, if anything is."""
-        return scripts.problem(origin, script)
+        return script_problem(origin, script)
 
     def artifact_roots(self) -> list[Path]:
         """Where there may be artifacts: of each project, and of what belongs to none."""

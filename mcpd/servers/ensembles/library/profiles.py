@@ -21,11 +21,13 @@ from mcpd.model import printable
 from mcpd.servers.ensembles.format.loading import load_profile, load_profiles
 from mcpd.servers.ensembles.format.models import Plexus, Profile
 from mcpd.servers.ensembles.format.reading import MAX_SIZE, read
-from mcpd.servers.ensembles.library.memory import Memory
 from mcpd.servers.ensembles.library.tiers import (
     CONFIG,
+    MOST_NAMES,
     PROFILES,
     SUFFIXES,
+    File,
+    Memory,
     Signature,
     Tier,
     refusal,
@@ -34,7 +36,6 @@ from mcpd.servers.ensembles.library.tiers import (
     unreadable,
     unusable,
 )
-from mcpd.servers.ensembles.library.walking import MOST_NAMES, File
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

@@ -6,10 +6,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from mcpd.servers.ensembles.engine.types import Completion
-from mcpd.servers.ensembles.providers.api import (
+from mcpd.servers.ensembles.providers.http import (
     DEFAULT_MAX_TOKENS,
     LAX_OBJECT,
     Answer,
+    Call,
     Count,
     Name,
     Text,
@@ -18,7 +19,6 @@ from mcpd.servers.ensembles.providers.api import (
     refused,
     with_json,
 )
-from mcpd.servers.ensembles.providers.http import Call
 
 if TYPE_CHECKING:
     from mcpd.servers.ensembles.engine.types import Prompt

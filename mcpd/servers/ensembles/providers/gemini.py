@@ -9,10 +9,11 @@ from urllib.parse import quote
 from pydantic import Field
 
 from mcpd.servers.ensembles.engine.types import Completion
-from mcpd.servers.ensembles.providers.api import (
+from mcpd.servers.ensembles.providers.http import (
     LAX_OBJECT,
     LAX_OBJECTS,
     Answer,
+    Call,
     Count,
     Name,
     Text,
@@ -21,7 +22,6 @@ from mcpd.servers.ensembles.providers.api import (
     refused,
     unusable,
 )
-from mcpd.servers.ensembles.providers.http import Call
 
 if TYPE_CHECKING:
     from mcpd.servers.ensembles.engine.types import Prompt

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from mcpd.errors import McpdError
 from mcpd.servers.ensembles.format.models import PROVIDERS
 from mcpd.servers.ensembles.providers import anthropic, gemini, openai, sampling
-from mcpd.servers.ensembles.providers.access import Access
 from mcpd.servers.ensembles.providers.http import Call, Http
-from mcpd.servers.ensembles.providers.keys import Base, Keys
+from mcpd.servers.ensembles.providers.keys import Access, Base, Keys
 from mcpd.servers.ensembles.providers.mock import Mock
 
 if TYPE_CHECKING:

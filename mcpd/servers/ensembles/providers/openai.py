@@ -9,10 +9,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from mcpd.servers.ensembles.engine.types import Completion
-from mcpd.servers.ensembles.providers.api import (
+from mcpd.servers.ensembles.providers.http import (
     LAX_OBJECT,
     LAX_OBJECTS,
     Answer,
+    Call,
     Count,
     Name,
     Text,
@@ -22,7 +23,6 @@ from mcpd.servers.ensembles.providers.api import (
     unusable,
     with_json,
 )
-from mcpd.servers.ensembles.providers.http import Call
 from mcpd.servers.ensembles.providers.keys import OPENAI
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 from mcpd.errors import NotSupported
-from mcpd.servers.ensembles.providers.api import DEFAULT_MAX_TOKENS, with_json
+from mcpd.servers.ensembles.providers.http import DEFAULT_MAX_TOKENS, with_json
 
 if TYPE_CHECKING:
     from mcpd.servers.ensembles.engine.types import Completion, Prompt
