@@ -416,7 +416,7 @@ async def test_icons_come_as_files(core: Core, client: Client) -> None:
         with fds:
             assert media_type == "image/png"
             assert os.pread(fds.get(index), 1000, 0) == PNG
-        with pytest.raises(NotFound, match="icon theme"):
+        with pytest.raises(NotFound, match="a theme icon"):
             await client.manager.call("GetIcon", "sa{sv}", ["org.test.named", {}])
         with pytest.raises(NotFound):
             await client.manager.call("GetIcon", "sa{sv}", ["x", {}])
