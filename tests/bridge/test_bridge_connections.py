@@ -15,8 +15,6 @@ from uvicorn.server import ServerState
 
 from mcpd.bridge.http import connection as connections
 from mcpd.bridge.http.connection import MOST_HEADERS, SLICE, Connection
-from mcpd.bridge.http.room import Room
-from mcpd.bridge.http.tls import TlsServer
 from tests.bridge.bridge_harness import COMMAND, PATIENCE, Bridge, eventually
 from tests.bridge.fuzzing import rss
 from tests.bridge.test_pages_http import certificate
@@ -111,27 +109,6 @@ def test_connections_without_a_handshake_leave_descriptors_for_servers(
             assert bridge.fds() <= before + 128 // 4
     eventually(lambda: bridge.fds() <= before, "there is room again")
     assert http.get("/health").status_code == 200
-
-
-async def test_a_closed_https_listener_can_be_opened_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    loop = asyncio.get_running_loop()
-    accepts, accept = 0, loop.sock_accept
-
-    async def counted(listener: socket.socket) -> tuple[socket.socket, Any]:
-        nonlocal accepts
-        accepts += 1
-        return await accept(listener)
-
-    monkeypatch.setattr(loop, "sock_accept", counted)
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        listener.setblocking(False)
-        for opened in (1, 2, 3):
-            server = TlsServer(Connection, listener.dup(), ssl.create_default_context(), Room(1, 1))  # type: ignore[arg-type]
-            await asyncio.sleep(0.05)
-            server.close()
-            await asyncio.sleep(0.05)
-            # One that failed would be tried again at once, and take all the time of the loop.
-            assert accepts == opened
 
 
 def test_a_request_has_a_limited_number_of_headers(guarded: Bridge) -> None:

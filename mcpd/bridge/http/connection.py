@@ -74,7 +74,7 @@ class Connection(HttpToolsProtocol):
         """What the client waits for: the answer to a POST, or the stream of a session."""
         self._room: Room | None = room
         self._has_place = has_place
-        """It has a place in the room already."""
+        """True if it has a place in the room already."""
         self._endpoint = endpoint
         self._cycle: Cycle | None = None
         """The newest request, if it is a POST to a server."""

@@ -7,6 +7,7 @@ import asyncio
 import errno
 import logging
 import ssl
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from mcpd.errors import InvalidConfig, from_oserror
@@ -15,14 +16,19 @@ if TYPE_CHECKING:
     import socket
     from collections.abc import Callable
     from pathlib import Path
+    from typing import Any, TypeAlias
 
     from mcpd.bridge.http.connection import Connection
     from mcpd.bridge.http.room import Room
 
+    _Handshake: TypeAlias = asyncio.Task[tuple[asyncio.BaseTransport, Any]]
+
 log = logging.getLogger(__name__)
 
 HANDSHAKE_TIMEOUT: Final = 5.0
-"""Seconds in which a client must have come to terms."""
+"""Seconds within which a client must complete the TLS handshake."""
+SHORTAGE_PAUSE: Final = 1.0
+"""Seconds without accepting connections when descriptors or memory are used up."""
 _SHORTAGES: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 
 
@@ -64,10 +70,10 @@ def _context() -> ssl.SSLContext:
 
 
 class TlsServer:
-    """Accept connections at *listener*, to be closed with this, and give each a protocol of *make* after its handshake.
+    """A TCP listener that takes a place in a room for each connection before its TLS handshake.
 
-    asyncio's servers count no connection before its handshake, so that strangers could take all descriptors with
-    connections that never begin one. Here each has a place in *room* before.
+    asyncio's own server shows a connection to the protocol only after the handshake. Strangers could take all
+    descriptors with connections that never begin one.
     """
 
     def __init__(
@@ -77,45 +83,55 @@ class TlsServer:
         context: ssl.SSLContext,
         room: Room,
     ) -> None:
+        """*make* returns the protocol of a connection that has a place already; *listener* is closed with this."""
         self._make = make
         self._listener = listener
         self._context = context
         self._room = room
         self._loop = asyncio.get_running_loop()
-        self._tasks = {self._loop.create_task(self._accept())}
+        self._handshakes: set[_Handshake] = set()
+        self._pause: asyncio.TimerHandle | None = None
+        self._resume()
 
     def close(self) -> None:
-        """Accept no more connections, and end those whose handshake is not complete."""
-        for task in self._tasks:
-            task.cancel()
-        # The cancelled accept would do so only once it is closed, while the loop still watches the socket behind it.
+        """Stop accepting connections, and close those whose handshake is not complete."""
+        if self._pause is not None:
+            self._pause.cancel()
         self._loop.remove_reader(self._listener)
         self._listener.close()
+        for task in self._handshakes:
+            task.cancel()
 
-    async def _accept(self) -> None:
-        while True:
-            try:
-                client, _ = await self._loop.sock_accept(self._listener)
-            except OSError as error:
-                await asyncio.sleep(error.errno in _SHORTAGES)
-                continue
-            if self._room.enter(None):
-                task = self._loop.create_task(self._greet(client))
-                self._tasks.add(task)
-                task.add_done_callback(self._tasks.discard)
-            else:
-                client.close()
+    def _resume(self) -> None:
+        self._pause = None
+        self._loop.add_reader(self._listener, self._accept)
 
-    async def _greet(self, client: socket.socket) -> None:
-        client.setblocking(False)
-        connection, is_made = self._make(), False
+    def _accept(self) -> None:
         try:
-            await self._loop.connect_accepted_socket(
-                lambda: connection, client, ssl=self._context, ssl_handshake_timeout=HANDSHAKE_TIMEOUT
-            )
-            is_made = True
+            client, _ = self._listener.accept()
         except OSError as error:
+            # Any other error belongs to a connection that is gone.
+            if error.errno in _SHORTAGES:
+                self._loop.remove_reader(self._listener)
+                self._pause = self._loop.call_later(SHORTAGE_PAUSE, self._resume)
+            return
+        if not self._room.enter(None):
+            client.close()
+            return
+        client.setblocking(False)
+        connection = self._make()
+        handshake = self._loop.connect_accepted_socket(
+            lambda: connection, client, ssl=self._context, ssl_handshake_timeout=HANDSHAKE_TIMEOUT
+        )
+        task = self._loop.create_task(handshake)
+        self._handshakes.add(task)
+        task.add_done_callback(partial(self._handshake_ended, connection, client))
+
+    def _handshake_ended(self, connection: Connection, client: socket.socket, task: _Handshake) -> None:
+        self._handshakes.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
             log.debug("a TLS handshake failed: %s", error)
-        finally:
-            if not is_made:
-                connection.leave_room()
+        if error is not None or task.cancelled():
+            connection.leave_room()
+            client.close()
