@@ -54,7 +54,7 @@ class Invoke(Arguments):
     streaming: Streaming = True
     plexus_context: Annotated[
         str | None,
-        Field(max_length=400, description="The context of Plexus for this run, instead of the configured one."),
+        Field(max_length=400, description="The Plexus context for this run, instead of the configured one."),
     ] = None
 
 
@@ -98,7 +98,7 @@ class Result(BaseModel):
 
 
 class Feedback(Result):
-    """What became of telling Plexus."""
+    """Result of notifying Plexus."""
 
     sent: bool
     error: str | None = None
@@ -106,18 +106,18 @@ class Feedback(Result):
 
 
 class Refusal(Result):
-    """What stands behind an ``error``, for programs."""
+    """The ``error``, in a form for programs."""
 
-    error: Annotated[str, Field(description="The kind of fault, such as Timeout.")]
+    error: Annotated[str, Field(description="The kind of error, such as Timeout.")]
     data: Annotated[dict[str, Any] | None, Field(description="file, line, output, provider and other details.")] = None
 
 
 class Share(Result):
-    """What became of an agent; its artifact has when it ran, its instances and what it ran."""
+    """Result of an agent; the artifact also contains its times, its instances and what it ran."""
 
     status: AgentStatus
     response: str | None = None
-    error: Annotated[str | None, Field(description="The reason why there is no response.")] = None
+    error: Annotated[str | None, Field(description="Why there is no response.")] = None
     fault: Refusal | None = None
     seconds: float
     model: str | None = None
@@ -130,7 +130,7 @@ class Share(Result):
 
 
 class Execution(Result):
-    """What became of a run, and how to find its artifact, which holds more."""
+    """Result of a run, and its artifact, which contains more."""
 
     ensemble: str
     status: RunStatus
@@ -151,7 +151,7 @@ class Execution(Result):
 
 
 class Finding(Result):
-    """Something that is wrong with an ensemble, or may be."""
+    """An error in an ensemble, or a possible one."""
 
     severity: Literal["error", "warning"]
     message: str

@@ -272,7 +272,7 @@ TOOLS: Final = {
         ),
         Tool(
             "analyze_execution",
-            "Look into a run",
+            "Analyze a run",
             "Analyze execution results: the time and costs of a stored run, the failures and their reasons, and the"
             " agents that did not run because of them.",
             Analyze,
@@ -282,7 +282,7 @@ TOOLS: Final = {
         ),
         Tool(
             "validate_ensemble",
-            "Check an ensemble",
+            "Validate an ensemble",
             "Validate ensemble configuration: report errors by file and line, such as cycles, and missing agents,"
             " profiles, scripts, ensembles and servers.",
             Validate,
@@ -293,8 +293,8 @@ TOOLS: Final = {
         Tool(
             "resume_execution",
             "Continue a run",
-            "Run an ensemble again with the input of a stored run. Agents that have a response there, and whose"
-            " definitions have not changed, do not run again. The result is that of invoke.",
+            "Run an ensemble again with the input of a stored run. Agents that have a response in it and whose"
+            " definitions have not changed do not run again. The result has the form of that of invoke.",
             Resume,
             Execution,
             _resume,

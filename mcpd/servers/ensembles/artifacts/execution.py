@@ -59,7 +59,7 @@ def ended(result: RunResult, definition: Mapping[str, Any] | None = None) -> dic
 
 
 def agent(result: AgentResult) -> dict[str, Any]:
-    """What became of an agent; what there is nothing to say of is left out."""
+    """Result of an agent; fields without a value are omitted."""
     document: dict[str, Any] = {"response": result.response, "status": result.status}
     if result.fault is not None:
         document |= {"error": result.fault.message, "fault": _fault(result.fault)}

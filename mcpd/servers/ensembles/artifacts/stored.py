@@ -201,7 +201,7 @@ class StoredFault(Stored):
 
 
 class StoredAgent(Stored):
-    """What became of an agent."""
+    """Result of an agent."""
 
     name: Word = None
     """Of an instance, and in ``agents.jsonl``."""

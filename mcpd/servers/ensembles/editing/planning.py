@@ -27,11 +27,11 @@ class _Strict(BaseModel):
 
 
 class Dependencies(_Strict):
-    """What an agent depends on from now on."""
+    """The new dependencies of an agent."""
 
-    agent: _Name = Field(description="An agent that the ensemble has")
+    agent: _Name = Field(description="Name of an agent of the ensemble")
     depends_on: Annotated[tuple[AgentName, ...], Field(max_length=MAX_AGENTS)] = Field(
-        description="All that it depends on; an empty list if it depends on nothing"
+        description="All its dependencies; an empty list for none"
     )
 
 
@@ -39,16 +39,16 @@ class Changes(_Strict):
     """Changes that are made together or not at all."""
 
     add_agents: Annotated[tuple[dict[str, Any], ...], Field(max_length=MAX_CHANGES)] = Field(
-        default=(), description="Agents to add at the end, each with the keys that it would have in the file"
+        default=(), description="Agents to append, each with the same keys as in the file"
     )
     remove_agents: Annotated[tuple[_Name, ...], Field(max_length=MAX_CHANGES)] = Field(
         default=(), description="Names of agents to remove"
     )
     modify_dependencies: Annotated[tuple[Dependencies, ...], Field(max_length=MAX_CHANGES)] = Field(
-        default=(), description="Agents with what they depend on from now on"
+        default=(), description="Agents and their new dependencies"
     )
     update_model_profiles: Annotated[dict[_Name, _Name], Field(max_length=MAX_CHANGES)] = Field(
-        default_factory=dict, description="The model profile from now on, by agent; it replaces model and provider"
+        default_factory=dict, description="The new model profile of each agent; it replaces model and provider"
     )
 
     @property

@@ -62,7 +62,7 @@ class Fault:
 
 @dataclass(slots=True)
 class AgentResult:
-    """What became of an agent."""
+    """Result of an agent."""
 
     name: str
     """With ``[i]`` for the instances of one that fans out."""
@@ -101,7 +101,7 @@ class AgentResult:
 
 @dataclass(slots=True)
 class RunResult:
-    """What became of a run."""
+    """Result of a run."""
 
     ensemble: str
     status: RunStatus
