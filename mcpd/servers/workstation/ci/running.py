@@ -47,7 +47,7 @@ class Found:
 
     ecosystem: Ecosystem
     markers: tuple[str, ...]
-    """The files that tell it."""
+    """The files by which it was detected."""
     choices: Mapping[Kind, Choice]
     tasks: tuple[tuple[Task, Choice], ...]
 

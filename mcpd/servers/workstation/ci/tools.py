@@ -37,11 +37,11 @@ class CommandArguments(ProjectArguments):
 
     ecosystem: str | None = Field(
         None,
-        description="Which to use where there are several; else the first that has the command",
+        description="Which to use if there are several; default: the first that has the command",
         json_schema_extra={"enum": list(NAMES)},
     )
     timeout_seconds: int = Field(
-        30, ge=1, description="How long it may take, up to the server's call timeout; builds often need more"
+        30, ge=1, description="Time limit, up to the server's call timeout; builds often need more"
     )
 
 
@@ -49,10 +49,10 @@ class CommandResult(Result):
     """How a command ended."""
 
     ecosystem: str
-    command: tuple[str, ...] = Field(description="What was run; if something that comes before it failed, that")
-    directory: str = Field(description="Where it ran")
+    command: tuple[str, ...] = Field(description="The command that was run; if one before it failed, that one")
+    directory: str = Field(description="Its working directory")
     exit_code: int = Field(description="128 + n if signal n ended it")
-    success: bool = Field(description="Whether exit_code is 0")
+    success: bool = Field(description="True if exit_code is 0")
     seconds: float
 
 
@@ -90,10 +90,10 @@ class RunArguments(CommandArguments):
     """What all take that run something."""
 
     arguments: tuple[_Argument, ...] = Field(
-        (), max_length=256, description="Further arguments of the command, each as it is: no shell reads them"
+        (), max_length=256, description="More arguments for the command, which no shell interprets"
     )
     max_output_bytes: int = Field(
-        256 * 1024, ge=1024, le=4 * 1024 * 1024, description="How much of the output's end is kept"
+        256 * 1024, ge=1024, le=4 * 1024 * 1024, description="Maximum size of the output, of which the end is kept"
     )
 
 
@@ -104,12 +104,12 @@ class TaskArguments(RunArguments):
 
 
 class OfferedCommand(Result):
-    """How something is done in a project."""
+    """The way to do something in a project."""
 
     kind: Kind
     command: tuple[str, ...]
     before: tuple[tuple[str, ...], ...] | None = Field(None, description="Commands that are run first")
-    available: bool = Field(description="Whether all programs that it takes are there")
+    available: bool = Field(description="True if all required programs are installed")
     missing: tuple[str, ...] | None = Field(None, description="Programs that are not installed")
 
 
@@ -126,7 +126,7 @@ class EcosystemResult(Result):
 
     name: str = Field(description="For the argument ecosystem")
     title: str
-    markers: tuple[str, ...] = Field(description="The files that tell it")
+    markers: tuple[str, ...] = Field(description="The files by which it was detected")
     commands: tuple[OfferedCommand, ...]
     tasks: tuple[OfferedTask, ...]
 
@@ -135,15 +135,15 @@ class DetectResult(Result):
     """What ci_detect says."""
 
     path: str
-    ecosystems: tuple[EcosystemResult, ...] = Field(description="The first that has a command is the default for it")
-    projects_below: tuple[str, ...] | None = Field(None, description="Directories in it that hold projects")
+    ecosystems: tuple[EcosystemResult, ...] = Field(description="The first one that has a command is its default")
+    projects_below: tuple[str, ...] | None = Field(None, description="Directories in it that contain projects")
     problems: tuple[str, ...] | None = Field(None, description="Files that could not be read, and why")
 
 
 class RunResult(CommandResult):
     """What comes of a command."""
 
-    output: str = Field(description="The end of stdout and stderr in their order, without colours")
+    output: str = Field(description="The end of stdout and stderr, interleaved, without colours")
     output_truncated: bool
     diagnostics: tuple[Diagnostic, ...] = Field(description="Errors and warnings found in the output")
     diagnostics_truncated: bool
@@ -243,13 +243,13 @@ async def _task(call: Call, arguments: TaskArguments) -> Answer:
     return await _answer(call, found)
 
 
-_AFTER: Final = " ci_detect shows which command that is. One that fails is a result with success=false."
+_AFTER: Final = " ci_detect shows the command. If it fails, success is false."
 
 DETECT: Final = Tool(
     name="ci_detect",
     title="Detect build tools",
     description=(
-        "Show what a project's directory is built, tested and looked over with (make, npm, cargo, go, Python, .NET, …):"
+        "Show how the project in a directory is built, tested and linted (make, npm, cargo, go, Python, .NET, …):"
         " the commands, whether their programs are installed, and the tasks that the project defines. Runs nothing."
     ),
     arguments=ProjectArguments,
@@ -285,7 +285,7 @@ LINT: Final = Tool(
 RESTORE: Final = Tool(
     name="ci_restore",
     title="Restore dependencies",
-    description="Fetch what the project in a directory depends on; needs the setting allow_network." + _AFTER,
+    description="Fetch the dependencies of the project in a directory; requires the setting allow_network." + _AFTER,
     arguments=RunArguments,
     result=RunResult,
     run=_runner("restore"),
@@ -312,10 +312,10 @@ class DiagnosticsArguments(CommandArguments):
     """What ci_diagnostics takes."""
 
     kind: Literal["check", "build", "test", "lint"] = Field(
-        "check", description="What is run: check looks at the code without running it, where the ecosystem has a way to"
+        "check", description="What to run; check examines the code without running it, if the ecosystem supports that"
     )
-    severity: Severity = Field("note", description="The least severity that is listed")
-    limit: int = Field(200, ge=1, le=1000, description="How many are listed at most, the worst of them")
+    severity: Severity = Field("note", description="The lowest severity to list")
+    limit: int = Field(200, ge=1, le=1000, description="Maximum number to list, the most severe first")
 
 
 class Counts(Result):
@@ -329,9 +329,9 @@ class Counts(Result):
 class DiagnosticsResult(CommandResult):
     """What ci_diagnostics says."""
 
-    counts: Counts = Field(description=f"How many were found, listed or not; of each severity {MAX_FOUND} at most")
+    counts: Counts = Field(description=f"Number of findings, listed or not; at most {MAX_FOUND} of each severity")
     diagnostics: tuple[Diagnostic, ...]
-    truncated: bool = Field(description="Whether some are not listed, or in output that was not looked at")
+    truncated: bool = Field(description="True if some are not listed, or some output was not examined")
     output: str | None = Field(None, description="The end of the output, if the command failed and nothing was found")
 
 
@@ -386,10 +386,10 @@ def _text(run: Run, result: DiagnosticsResult) -> str:
 
 DIAGNOSTICS: Final = Tool(
     name="ci_diagnostics",
-    title="Find what is wrong",
+    title="Report errors and warnings",
     description=(
         "Run a project's check, build, tests or linter and return the errors and warnings as a list with file, line,"
-        " column, code and message. Prefer it to ci_build, ci_test and ci_lint where only these are of interest."
+        " column, code and message. Prefer it to ci_build, ci_test and ci_lint if only these are needed."
     ),
     arguments=DiagnosticsArguments,
     result=DiagnosticsResult,

@@ -43,24 +43,24 @@ class ListArguments(Arguments):
     """What is listed."""
 
     path: str = Field(default=HERE, description="Absolute, or relative to the first root")
-    hidden: bool = Field(default=False, description="Also names that begin with a dot")
+    hidden: bool = Field(default=False, description="Include names that begin with a dot")
     sort: Sort = Field(default="name", description="By size: largest first; by modified: newest first")
-    limit: int = Field(default=1000, ge=1, le=10_000, description="Most entries to return")
-    cursor: str | None = Field(default=None, max_length=4000, description="next_cursor of the result before")
+    limit: int = Field(default=1000, ge=1, le=10_000, description="Maximum number of entries")
+    cursor: str | None = Field(default=None, max_length=4000, description="next_cursor of the previous result")
 
 
 class ListEntry(Result):
     """One entry."""
 
-    name: str = Field(description="With U+FFFD for what is not UTF-8")
+    name: str = Field(description="With U+FFFD in place of bytes that are not UTF-8")
     type: EntryType | None = Field(default=None, description="What it is")
     size: int | None = Field(default=None, description="Bytes of a file")
-    modified: str | None = Field(default=None, description="When its content changed: RFC 3339, UTC")
+    modified: str | None = Field(default=None, description="Time of the last change of its content: RFC 3339, UTC")
     target: str | None = Field(default=None, description="Where a symlink points")
     addressable: Literal[False] | None = Field(
-        default=None, description="false: its name is not UTF-8, so no path leads to it"
+        default=None, description="false: its name is not UTF-8, so it cannot be passed as a path"
     )
-    error: str | None = Field(default=None, description="Why no more is known of it")
+    error: str | None = Field(default=None, description="Why nothing else is known about it")
 
 
 class ListResult(Result):
@@ -68,9 +68,9 @@ class ListResult(Result):
 
     path: str = Field(description="Absolute")
     entries: list[ListEntry] = Field(description="What is in it")
-    total: int = Field(description="How many entries it has, hidden ones only if asked for")
-    hidden: int | None = Field(default=None, description="How many hidden entries were left out")
-    next_cursor: str | None = Field(default=None, description="The cursor to list on from, if there is more")
+    total: int = Field(description="Number of entries; hidden ones count only if requested")
+    hidden: int | None = Field(default=None, description="Number of hidden entries that were omitted")
+    next_cursor: str | None = Field(default=None, description="The cursor with which to continue, if there is more")
 
 
 def _list(call: Call, arguments: ListArguments) -> Answer:
@@ -173,7 +173,8 @@ def _key(cursor: str, sort: Sort) -> Key:
 LIST: Final = Tool(
     name="filesystem_list",
     title="List a directory",
-    description="List what is in a directory. Symlinks are shown, not followed. A long listing goes on with cursor.",
+    description="List the entries of a directory. Symlinks are shown, not followed. To continue a long listing,"
+    " pass cursor.",
     arguments=ListArguments,
     result=ListResult,
     run=in_thread(_list),
@@ -195,18 +196,18 @@ class TreeArguments(Arguments):
     """What is drawn."""
 
     path: str = Field(default=HERE, description="Absolute, or relative to the first root")
-    depth: int = Field(default=3, ge=1, le=32, description="Levels; 1: only what is in the directory itself")
-    hidden: bool = Field(default=False, description="Also names that begin with a dot")
+    depth: int = Field(default=3, ge=1, le=32, description="Number of levels; 1: only the directory itself")
+    hidden: bool = Field(default=False, description="Include names that begin with a dot")
     exclude: list[Annotated[str, Field(max_length=255)]] = Field(
-        default=list(EXCLUDED), max_length=100, description="Globs of names to leave out, with all in them"
+        default=list(EXCLUDED), max_length=100, description="Globs of names to omit, with everything below them"
     )
-    limit: int = Field(default=2000, ge=1, le=20_000, description="Most entries to return")
+    limit: int = Field(default=2000, ge=1, le=20_000, description="Maximum number of entries")
 
 
 class TreeEntry(Result):
     """One entry."""
 
-    path: str = Field(description="From the directory, with U+FFFD for what is not UTF-8")
+    path: str = Field(description="From the directory, with U+FFFD in place of bytes that are not UTF-8")
     type: EntryType | None = Field(default=None, description="What it is")
     size: int | None = Field(default=None, description="Bytes of a file")
     error: str | None = Field(default=None, description="Why it, or what is in it, could not be read")
@@ -219,10 +220,10 @@ class TreeResult(Result):
     entries: list[TreeEntry] = Field(description="As they are drawn")
     directories: int = Field(description="How many")
     files: int = Field(description="How many")
-    others: int = Field(description="How many of other types")
-    hidden: int = Field(description="How many hidden entries were left out")
-    excluded: int = Field(description="How many entries exclude left out")
-    truncated: bool = Field(description="Whether the limit left out entries")
+    others: int = Field(description="Number of entries of other types")
+    hidden: int = Field(description="Number of hidden entries that were omitted")
+    excluded: int = Field(description="Number of entries that exclude omitted")
+    truncated: bool = Field(description="True if entries were omitted because of the limit")
 
 
 @dataclass(slots=True)
@@ -232,7 +233,7 @@ class _Node:
     name: str
     entry: Entry
     error: str | None = None
-    """Why no more is known of it, or of what is in it."""
+    """Why nothing else is known about it, or of what is in it."""
     left_out: int = 0
     """Entries in it that are beyond the limit."""
     children: list[_Node] = field(default_factory=list)
@@ -389,7 +390,7 @@ def _label(node: _Node) -> str:
 TREE: Final = Tool(
     name="filesystem_tree",
     title="Draw a directory tree",
-    description="Draw what is in a directory and below it. Symlinks are shown, not followed.",
+    description="Draw the tree of files and directories below a directory. Symlinks are shown, not followed.",
     arguments=TreeArguments,
     result=TreeResult,
     run=in_thread(_tree),

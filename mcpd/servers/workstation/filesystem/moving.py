@@ -47,7 +47,7 @@ class MoveArguments(Arguments):
 
     source: str = Field(description="Absolute, or relative to the first root")
     destination: str = Field(description="The new path in full, with the name")
-    overwrite: bool = Field(default=False, description="Replace a file that is there; a directory never is")
+    overwrite: bool = Field(default=False, description="Replace an existing file, but never a directory")
 
 
 class MoveResult(Result):
@@ -56,7 +56,7 @@ class MoveResult(Result):
     source: str = Field(description="Where it was")
     destination: str = Field(description="Where it is")
     type: EntryType = Field(description="What was moved")
-    replaced: bool = Field(description="Whether a file was replaced")
+    replaced: bool = Field(description="True if a file was replaced")
 
 
 def _move(call: Call, arguments: MoveArguments) -> Answer:
@@ -146,8 +146,8 @@ def _fault(error: OSError, source: Place, destination: Place) -> McpdError:
 MOVE: Final = Tool(
     name="filesystem_move",
     title="Move or rename",
-    description="Move or rename a file or a directory, over nothing that is there unless asked to. A symlink is"
-    " moved itself.",
+    description="Move or rename a file or a directory. Replaces an existing file only with overwrite. Symlinks are"
+    " not followed.",
     arguments=MoveArguments,
     result=MoveResult,
     run=in_thread(_move),
@@ -168,7 +168,7 @@ class DeleteArguments(Arguments):
     """What filesystem_delete takes."""
 
     path: str = Field(description="Absolute, or relative to the first root")
-    permanent: bool = Field(default=False, description="Delete for good, instead of moving to the trash")
+    permanent: bool = Field(default=False, description="Delete permanently instead of moving to the trash")
     recursive: bool = Field(
         default=False,
         description="With permanent: also a directory that is not empty",
@@ -181,7 +181,7 @@ class DeleteResult(Result):
     path: str = Field(description="Absolute")
     type: EntryType = Field(description="What it was")
     trashed_to: str | None = Field(default=None, description="Where it is now; filesystem_move brings it back")
-    removed: int | None = Field(default=None, description="With permanent: how many files and directories")
+    removed: int | None = Field(default=None, description="With permanent: number of files and directories")
 
 
 def _delete(call: Call, arguments: DeleteArguments) -> Answer:
@@ -315,8 +315,8 @@ def _some_names(directory: int) -> list[str]:
 DELETE: Final = Tool(
     name="filesystem_delete",
     title="Delete",
-    description="Move a file or a directory to the trash, or with permanent delete it for good. A symlink is deleted"
-    " itself, not what it points to.",
+    description="Move a file or a directory to the trash, or with permanent, delete it permanently. Symlinks are"
+    " not followed.",
     arguments=DeleteArguments,
     result=DeleteResult,
     run=in_thread(_delete),

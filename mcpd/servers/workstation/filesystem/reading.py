@@ -165,8 +165,8 @@ class ReadArguments(Arguments):
     path: str = Field(description="Absolute, or relative to the first root")
     encoding: ReadEncoding = Field(
         default="auto",
-        description="auto: text in UTF-8 or as its byte order mark says, images and sounds as such, other bytes as a"
-        " resource; base64: the bytes of anything, as base64 text",
+        description="auto: text in UTF-8 or as its byte order mark says, images and audio as such, other bytes as"
+        " a resource; base64: any bytes, as base64 text",
     )
     start_line: int | None = Field(default=None, ge=1, le=_MAX_OFFSET, description="First line, from 1")
     end_line: int | None = Field(default=None, ge=1, le=_MAX_OFFSET, description="Last line, inclusive")
@@ -176,7 +176,7 @@ class ReadArguments(Arguments):
         default=DEFAULT_BYTES,
         ge=LONGEST,
         le=MAX_BYTES,
-        description="Most bytes of the file to return; of text no more than 5 MiB of JSON",
+        description="Maximum number of bytes to return; text is limited to 5 MiB of JSON",
     )
 
 
@@ -184,11 +184,11 @@ class ReadResult(Result):
     """What was read."""
 
     path: str = Field(description="Absolute")
-    size: int = Field(description="Bytes of the whole file")
+    size: int = Field(description="Size of the whole file in bytes")
     mime_type: str = Field(description="Media type of the file")
     kind: Kind = Field(description="What the content is")
     encoding: WriteEncoding | None = Field(
-        default=None, description="Of the text in the file; base64: text holds its bytes"
+        default=None, description="Encoding of the text in the file; base64: text contains its bytes"
     )
     byte_order_mark: bool | None = Field(
         default=None, description="Whether the file begins with one; it is not part of the text"
@@ -198,10 +198,10 @@ class ReadResult(Result):
     start_line: int | None = Field(default=None, description="First line of the text, if known")
     end_line: int | None = Field(default=None, description="Last line of the text, if known")
     total_lines: int | None = Field(default=None, description="Lines of the whole file, if known")
-    truncated: bool = Field(description="Whether what was asked for is cut off, being too much for one answer")
-    next_offset: int | None = Field(default=None, description="The offset to read on from")
-    next_line: int | None = Field(default=None, description="The start_line to read on from")
-    sha256: str | None = Field(default=None, description="Of the file, if all of it was read")
+    truncated: bool = Field(description="True if the result was truncated because it was too large")
+    next_offset: int | None = Field(default=None, description="The offset at which to continue")
+    next_line: int | None = Field(default=None, description="The start_line at which to continue")
+    sha256: str | None = Field(default=None, description="SHA-256 of the file, if all of it was read")
 
 
 def _read(call: Call, arguments: ReadArguments) -> Answer:
@@ -426,8 +426,8 @@ def _note(where: str, how: str) -> dict[str, str]:
 READ: Final = Tool(
     name="filesystem_read",
     title="Read a file",
-    description="Read a file, or a part of it: lines (start_line, end_line) or bytes (offset, length). A long file is"
-    " read on from next_line or next_offset.",
+    description="Read a file, or a part of it: lines (start_line, end_line) or bytes (offset, length). To continue"
+    " in a long file, pass next_line or next_offset.",
     arguments=ReadArguments,
     result=ReadResult,
     run=in_thread(_read),
@@ -447,7 +447,7 @@ class StatArguments(Arguments):
     """What is looked at."""
 
     path: str = Field(description="Absolute, or relative to the first root")
-    follow: bool = Field(default=False, description="Of a symlink: look at what it points to")
+    follow: bool = Field(default=False, description="Follow a symlink")
     digest: bool = Field(default=False, description="Also the SHA-256 of a file")
 
 
@@ -467,7 +467,7 @@ class StatResult(Result):
     accessed: str = Field(description="When it was last read, as far as recorded")
     changed: str = Field(description="When content or metadata changed")
     created: str | None = Field(default=None, description="When it was created, if known")
-    hard_links: int = Field(description="How many names it has")
+    hard_links: int = Field(description="Number of its names")
     inode: int = Field(description="Its number in the file system")
     device: str = Field(description="The file system, as major:minor")
     target: str | None = Field(default=None, description="Where a symlink points")
@@ -546,8 +546,8 @@ def _created(fd: int) -> str | None:
 STAT: Final = Tool(
     name="filesystem_stat",
     title="Look at a file",
-    description="Say what a path is: type, size, permissions, owner, times, where a symlink points, and with digest the"
-    " SHA-256 of a file.",
+    description="Show the metadata of a path: type, size, permissions, owner, times, the target of a symlink, and"
+    " with digest the SHA-256 of a file.",
     arguments=StatArguments,
     result=StatResult,
     run=in_thread(_stat),

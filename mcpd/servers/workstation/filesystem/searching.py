@@ -40,8 +40,8 @@ class SearchArguments(Arguments):
     """What is searched for, and where."""
 
     pattern: str = Field(
-        description="A regular expression. With target name it is searched in each name, or if it has a slash in the"
-        " path from the directory, and may be empty",
+        description="A regular expression. With target name, it is matched against each name, or the path from the"
+        " directory if it contains a slash, and may be empty",
         max_length=4096,
     )
     path: str = Field(".", description="A directory or a file; absolute, or relative to the first root")
@@ -58,21 +58,23 @@ class SearchArguments(Arguments):
     exclude: list[_Glob] = Field(
         default_factory=list, description="No files or directories that match one of these globs", max_length=64
     )
-    case_sensitive: bool | None = Field(None, description="If left out: only if the pattern has upper case")
+    case_sensitive: bool | None = Field(None, description="Default: true only if the pattern contains upper case")
     multiline: bool = Field(False, description="A match may span lines; '.' matches no newline, '(?s:.)' does")
     context: int = Field(0, description="Lines to show before and after each match", ge=0, le=20)
-    hidden: bool = Field(False, description="Also names that begin with a dot, except .git")
-    ignored: bool = Field(False, description="Also what .gitignore files leave out")
-    max_results: int = Field(200, description="Most matches to return", ge=1, le=5000)
-    max_per_file: int | None = Field(None, description="Most matches in one file", ge=1, le=5000)
+    hidden: bool = Field(False, description="Include names that begin with a dot, except .git")
+    ignored: bool = Field(False, description="Include files that .gitignore excludes")
+    max_results: int = Field(200, description="Maximum number of matches", ge=1, le=5000)
+    max_per_file: int | None = Field(None, description="Maximum number of matches in one file", ge=1, le=5000)
 
 
 class Match(Result):
     """One match."""
 
-    path: str = Field(description="Absolute, with U+FFFD for what is not UTF-8")
+    path: str = Field(description="Absolute, with U+FFFD in place of bytes that are not UTF-8")
     type: EntryType | None = Field(None, description="With target name: what it is")
-    addressable: Literal[False] | None = Field(None, description="false: its name is not UTF-8, so no path leads to it")
+    addressable: Literal[False] | None = Field(
+        None, description="false: its name is not UTF-8, so it cannot be passed as a path"
+    )
     line: int | None = Field(None, description="From 1")
     column: int | None = Field(None, description="Character in the line, from 1, if known")
     text: str | None = Field(None, description="The line; of a long one 500 characters around the match")
@@ -84,9 +86,9 @@ class SearchResult(Result):
     """What was found."""
 
     matches: list[Match] = Field(description="In the order of the paths")
-    files: int = Field(description="How many files or names match")
-    truncated: bool = Field(description="Whether there are more matches")
-    engine: Literal["ripgrep", "python"] = Field(description="Whose regular expressions it takes")
+    files: int = Field(description="Number of matching files or names")
+    truncated: bool = Field(description="True if there are more matches")
+    engine: Literal["ripgrep", "python"] = Field(description="The engine of the regular expressions")
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,8 +265,8 @@ SEARCH: Final = Tool(
     title="Search files",
     description=(
         "Find lines that match a regular expression in the files below a directory, or files and directories by name."
-        " Binary files are left out, those of more than 128 MiB (with multiline 64 MiB), and unless asked for hidden"
-        " ones and what .gitignore files name."
+        " Omits binary files, files of more than 128 MiB (with multiline 64 MiB), and by default hidden and"
+        " ignored (.gitignore) ones."
     ),
     arguments=SearchArguments,
     result=SearchResult,

@@ -52,7 +52,7 @@ class MkdirResult(Result):
     """What filesystem_mkdir says."""
 
     path: str = Field(description="Absolute")
-    created: bool = Field(description="False if it was there already")
+    created: bool = Field(description="False if it already existed")
     directories: list[str] = Field(description="All that were created, topmost first")
 
 
@@ -93,7 +93,7 @@ def _mkdir(call: Call, arguments: MkdirArguments) -> Answer:
 MKDIR: Final = Tool(
     name="filesystem_mkdir",
     title="Create a directory",
-    description="Create a directory, and missing ones above it. That it is there already is no error.",
+    description="Create a directory and its missing parents. Succeeds if it already exists.",
     arguments=MkdirArguments,
     result=MkdirResult,
     run=in_thread(_mkdir),
@@ -119,13 +119,13 @@ class WriteArguments(Arguments):
         description="Of the text, or base64; utf-16 and utf-32 get a byte order mark",
     )
     create_parents: bool = Field(default=False, description="Create missing directories above it")
-    overwrite: bool = Field(default=True, description="false: refuse if the file is there")
-    append: bool = Field(default=False, description="Add to the end of the file, whatever overwrite says")
+    overwrite: bool = Field(default=True, description="false: fail if the file exists")
+    append: bool = Field(default=False, description="Append to the file, regardless of overwrite")
     executable: bool | None = Field(default=None, description="Set or clear the permission to execute")
     expected_sha256: str | None = Field(
         default=None,
         pattern=atomic.SHA256,
-        description="Refuse unless this is the file's SHA-256",
+        description="Fail unless this is the file's SHA-256",
     )
 
 
@@ -134,9 +134,9 @@ class WriteResult(Result):
 
     path: str = Field(description="Absolute")
     size: int = Field(description="Bytes of the file now")
-    created: bool = Field(description="Whether it was not there before")
+    created: bool = Field(description="True if it did not exist before")
     sha256: str | None = Field(
-        default=None, description="Of the whole file; left out after appending if that is over 32 MiB"
+        default=None, description="SHA-256 of the whole file; omitted after appending to a file of more than 32 MiB"
     )
 
 
@@ -224,7 +224,7 @@ def _write_on(call: Call, fd: int, data: bytes) -> None:
 WRITE: Final = Tool(
     name="filesystem_write",
     title="Write a file",
-    description="Create a file, replace all it holds, or append to it. To change parts of a file use filesystem_edit.",
+    description="Create a file, replace its content, or append to it. To change parts of a file, use filesystem_edit.",
     arguments=WriteArguments,
     result=WriteResult,
     run=in_thread(_write),
@@ -252,9 +252,9 @@ class Replacement(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     old_text: str = Field(
-        min_length=1, max_length=_MAX_PIECE, description="What is there, to the letter, white space included"
+        min_length=1, max_length=_MAX_PIECE, description="The exact existing text, including whitespace"
     )
-    new_text: str = Field(max_length=_MAX_PIECE, description="What replaces it; may be empty")
+    new_text: str = Field(max_length=_MAX_PIECE, description="Its replacement; may be empty")
     replace_all: bool = Field(default=False, description="Replace every occurrence")
 
 
@@ -403,16 +403,16 @@ _MAX_DIFF: Final = 256 * 1024
 class EditArguments(Arguments):
     """What filesystem_edit takes."""
 
-    path: str = Field(description="A text of up to 8 MiB; absolute, or relative to the first root")
-    edits: list[Replacement] = Field(min_length=1, max_length=200, description="Made one after the other; all or none")
-    dry_run: bool = Field(default=False, description="Only say what would change")
+    path: str = Field(description="A text file of up to 8 MiB; absolute, or relative to the first root")
+    edits: list[Replacement] = Field(min_length=1, max_length=200, description="Applied in this order, all or none")
+    dry_run: bool = Field(default=False, description="Only show what would change")
     encoding: EditEncoding = Field(
-        default="auto", description="Of the file; auto: UTF-8, or as its byte order mark says"
+        default="auto", description="Encoding of the file; auto: UTF-8, or as its byte order mark says"
     )
     expected_sha256: str | None = Field(
         default=None,
         pattern=atomic.SHA256,
-        description="Refuse unless this is the file's SHA-256",
+        description="Fail unless this is the file's SHA-256",
     )
 
 
@@ -420,13 +420,13 @@ class EditResult(Result):
     """What filesystem_edit says."""
 
     path: str = Field(description="Absolute")
-    changed: bool = Field(description="Whether the file was written, or with dry_run would be")
+    changed: bool = Field(description="True if the file was changed; with dry_run, if it would be")
     diff: str = Field(description="Unified, with the path from the root; empty if nothing changed")
     diff_truncated: bool = Field(description="Whether the diff is cut off")
-    replacements: int = Field(description="How many replacements were made")
+    replacements: int = Field(description="Number of replacements")
     added: int = Field(description="Lines added")
     removed: int = Field(description="Lines removed")
-    sha256: str = Field(description="Of the file after the edits")
+    sha256: str = Field(description="SHA-256 of the file after the edits")
 
 
 def _edit(call: Call, arguments: EditArguments) -> Answer:
@@ -474,8 +474,8 @@ def _read(call: Call, found: atomic.Target) -> bytes:
 EDIT: Final = Tool(
     name="filesystem_edit",
     title="Edit a file",
-    description="Replace exact pieces of a text file, and show the diff. Each old_text has to be in the file exactly"
-    " once, unless replace_all is set, so give enough of the lines around it. \\n also matches CRLF, which stays.",
+    description="Replace exact pieces of a text file, and show the diff. Each old_text must occur exactly once,"
+    " unless replace_all is set, so include enough of the surrounding lines. \\n also matches CRLF, which is kept.",
     arguments=EditArguments,
     result=EditResult,
     run=in_thread(_edit),

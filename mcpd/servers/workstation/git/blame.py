@@ -74,18 +74,18 @@ _MAX_LINE: Final = 1000
 class BlameArguments(Arguments):
     """Which lines."""
 
-    path: str = Field(description="The file, even one that is gone; absolute, or relative to the first root")
+    path: str = Field(description="The file, even a deleted one; absolute, or relative to the first root")
     revision: str | None = Field(
         default=None,
         min_length=1,
         max_length=MAX_REVISION,
-        description="The file as it is in this commit, instead of the one in the work tree",
+        description="The commit whose version of the file to show, instead of the one in the work tree",
     )
     start_line: int = Field(default=1, ge=1, le=2**31 - 2, description="First line, from 1")
     end_line: int | None = Field(default=None, ge=1, le=2**31 - 2, description="Last line, inclusive")
-    limit: int = Field(default=1000, ge=1, le=10000, description="Most lines to list; next_line goes on")
-    ignore_whitespace: bool = Field(default=False, description="Pass over commits that changed white space only")
-    moves: bool = Field(default=False, description="Pass over commits that only moved or copied lines; slower")
+    limit: int = Field(default=1000, ge=1, le=10000, description="Maximum number of lines; next_line continues")
+    ignore_whitespace: bool = Field(default=False, description="Skip commits that changed only whitespace")
+    moves: bool = Field(default=False, description="Skip commits that only moved or copied lines; slower")
 
 
 class BlamedLine(Result):
@@ -93,7 +93,7 @@ class BlamedLine(Result):
 
     line: int = Field(description="Its number, from 1")
     commit: str = Field(description="Full id of the commit it is from, listed in commits; zeros: not committed")
-    text: str = Field(description="The line, at most 1000 characters of it; what is no UTF-8 is replaced")
+    text: str = Field(description="The line, at most 1000 characters of it; invalid UTF-8 is replaced")
 
 
 class BlamedCommit(Result):
@@ -104,7 +104,7 @@ class BlamedCommit(Result):
     author_email: str
     date: str = Field(description="When it was written, RFC 3339")
     subject: str = Field(description="First line of the message")
-    path: str = Field(description="What the file was called in it")
+    path: str = Field(description="The name of the file in it")
 
 
 class BlameResult(Result):
@@ -114,7 +114,7 @@ class BlameResult(Result):
     lines: list[BlamedLine]
     commits: list[BlamedCommit] = Field(description="The commits of the lines, each once")
     truncated: bool = Field(description="Whether there are more lines up to end_line, or to the end of the file")
-    next_line: int | None = Field(default=None, description="The value of start_line that goes on")
+    next_line: int | None = Field(default=None, description="The value of start_line that continues")
 
 
 async def _run(call: Call, arguments: BlameArguments) -> Answer:
@@ -257,8 +257,8 @@ def _shown(result: BlameResult, commits: dict[str, BlamedCommit]) -> str:
 BLAME: Final = Tool(
     name="git_blame",
     title="Show who wrote each line",
-    description="Tell for each line of a file the commit, author and date it is from. Commits that a"
-    " blame.ignoreRevsFile in the roots lists are passed over, as git does. Changes nothing.",
+    description="Show the commit, author and date of each line of a file. Commits listed in a blame.ignoreRevsFile"
+    " in the roots are skipped, as git does. Changes nothing.",
     arguments=BlameArguments,
     result=BlameResult,
     run=_run,

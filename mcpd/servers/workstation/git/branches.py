@@ -37,12 +37,12 @@ class Branch(Result):
     """One branch."""
 
     name: str = Field(description="main, or origin/main for a remote one")
-    remote: bool = Field(description="Whether it is what a remote had when it was last fetched")
-    current: bool = Field(description="Whether it is checked out")
+    remote: bool = Field(description="True if it is a remote branch, as of the last fetch")
+    current: bool = Field(description="True if it is checked out")
     commit: str | None = None
     date: str | None = Field(default=None, description="When that was committed, RFC 3339")
     subject: str | None = Field(default=None, description="First paragraph of its message, in one line")
-    stands_for: str | None = Field(default=None, description="The branch that this name is another name of")
+    stands_for: str | None = Field(default=None, description="The branch for which this name is an alias")
     upstream: str | None = Field(default=None, description="The branch that it follows")
     ahead: int | None = Field(default=None, description="Commits that upstream lacks")
     behind: int | None = Field(default=None, description="Commits that only upstream has")
@@ -69,19 +69,25 @@ class Branch(Result):
 class BranchesArguments(RepositoryArguments):
     """Which branches."""
 
-    remotes: bool = Field(default=False, description="Remote branches instead of local ones")
+    remotes: bool = Field(default=False, description="List remote branches instead of local ones")
     all: bool = Field(default=False, description="Local and remote branches")
     contains: str | None = Field(
-        default=None, min_length=1, max_length=MAX_REVISION, description="Only branches that have this commit"
+        default=None, min_length=1, max_length=MAX_REVISION, description="Only branches that contain this commit"
     )
     merged: str | None = Field(
-        default=None, min_length=1, max_length=MAX_REVISION, description="Only branches that are merged in this commit"
+        default=None,
+        min_length=1,
+        max_length=MAX_REVISION,
+        description="Only branches that are merged into this commit",
     )
     not_merged: str | None = Field(
-        default=None, min_length=1, max_length=MAX_REVISION, description="Only branches that are not merged in it"
+        default=None,
+        min_length=1,
+        max_length=MAX_REVISION,
+        description="Only branches that are not merged into this commit",
     )
     sort: Literal["name", "date"] = Field(default="name", description="date: the newest commit first")
-    limit: int = Field(default=200, ge=1, le=5000, description="Most branches to list")
+    limit: int = Field(default=200, ge=1, le=5000, description="Maximum number of branches")
 
 
 class BranchesResult(Result):
@@ -89,8 +95,8 @@ class BranchesResult(Result):
 
     repository: str = Field(description="Top of the repository")
     current: str | None = Field(default=None, description="The current branch; absent if HEAD is detached")
-    detached: bool = Field(description="Whether HEAD is on no branch")
-    branches: list[Branch] = Field(description="The branches; one without any commit yet is not among them")
+    detached: bool = Field(description="True if HEAD is detached")
+    branches: list[Branch] = Field(description="The branches that have commits")
     truncated: bool = Field(description="Whether there are more")
 
 
@@ -99,8 +105,8 @@ class CurrentBranchResult(Result):
 
     repository: str = Field(description="Top of the repository")
     branch: str | None = Field(default=None, description="The current branch; absent if HEAD is detached")
-    detached: bool = Field(description="Whether HEAD is on no branch")
-    unborn: bool = Field(description="Whether nothing has been committed on the branch yet")
+    detached: bool = Field(description="True if HEAD is detached")
+    unborn: bool = Field(description="True if the branch has no commits yet")
     commit: str | None = Field(default=None, description="The current commit; absent on an unborn branch")
     upstream: str | None = Field(default=None, description="The branch that it follows")
     ahead: int | None = Field(default=None, description="Commits that upstream lacks")
@@ -195,8 +201,8 @@ async def _current(call: Call, arguments: RepositoryArguments) -> Answer:
 BRANCHES: Final = Tool(
     name="git_branches",
     title="List branches",
-    description="List local branches, or remote ones, with their commits, their upstreams and how far they are from"
-    " those. Changes nothing and fetches nothing.",
+    description="List local branches, or remote ones, with their commits and upstreams, and how far they are ahead"
+    " and behind. Changes nothing and fetches nothing.",
     arguments=BranchesArguments,
     result=BranchesResult,
     run=_branches,
@@ -206,8 +212,9 @@ BRANCHES: Final = Tool(
 
 CURRENT_BRANCH: Final = Tool(
     name="git_current_branch",
-    title="Tell the current branch",
-    description="Tell which branch is checked out, its commit, and how far it is from its upstream. Changes nothing.",
+    title="Show the current branch",
+    description="Show which branch is checked out, its commit, and how far it is ahead of and behind its upstream."
+    " Changes nothing.",
     arguments=RepositoryArguments,
     result=CurrentBranchResult,
     run=_current,

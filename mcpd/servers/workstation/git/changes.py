@@ -25,7 +25,7 @@ class RepositoryArguments(Arguments):
     """Which repository."""
 
     path: str = Field(
-        default=".", description="The repository, or anything in it; absolute, or relative to the first root"
+        default=".", description="The repository, or any path in it; absolute, or relative to the first root"
     )
 
 
@@ -78,7 +78,7 @@ class Change(Result):
     """One file that differs."""
 
     path: str = Field(description="From the top of the repository")
-    old_path: str | None = Field(default=None, description="Its name before, if renamed or copied")
+    old_path: str | None = Field(default=None, description="Its previous name, if it was renamed or copied")
     status: Status
     added: int | None = Field(
         default=None, description="Lines added; absent for binary files, and if too many files differ"
@@ -86,8 +86,8 @@ class Change(Result):
     removed: int | None = Field(default=None, description="Lines removed; absent likewise")
     binary: bool | None = None
     submodule: bool | None = None
-    old_mode: str | None = Field(default=None, description="Its mode before, where that changed: 100644")
-    mode: str | None = Field(default=None, description="Its mode now, where that changed: 100755")
+    old_mode: str | None = Field(default=None, description="Its previous mode, if it changed: 100644")
+    mode: str | None = Field(default=None, description="Its new mode, if it changed: 100755")
 
     def shown(self) -> str:
         """One line, like those of ``git diff --numstat`` and ``--name-status``."""
@@ -104,7 +104,7 @@ class Changes(Result):
     files_truncated: bool | None = Field(default=None, description="True if more files differ than are listed")
     added: int | None = Field(default=None, description="Lines added in all files; absent if there are too many")
     removed: int | None = Field(default=None, description="Lines removed in all files, likewise")
-    patch: str | None = Field(default=None, description="The unified diff; what is no UTF-8 is replaced")
+    patch: str | None = Field(default=None, description="The unified diff; invalid UTF-8 is replaced")
     truncated: bool | None = Field(default=None, description="True if the patch was cut off at max_bytes")
 
 

@@ -41,16 +41,17 @@ class CheckoutArguments(RepositoryArguments):
         default=None,
         min_length=1,
         max_length=MAX_REVISION,
-        description="The branch to switch to, or a tag or commit; with paths: where to take them from, else the index",
+        description="The branch to switch to, or a tag or commit; with paths: the revision to restore them from"
+        " instead of the index",
     )
-    create: bool = Field(default=False, description="Make revision as a new branch and switch to it")
+    create: bool = Field(default=False, description="Create revision as a new branch and switch to it")
     start_point: str | None = Field(
         default=None,
         min_length=1,
         max_length=MAX_REVISION,
         description="Where the new branch begins: a branch, tag or commit; HEAD if absent",
     )
-    detach: bool = Field(default=False, description="Go to the commit of revision, on no branch")
+    detach: bool = Field(default=False, description="Check out the commit of revision with a detached HEAD")
     paths: list[str] = Field(
         default_factory=list,
         max_length=MAX_PATHS,
@@ -65,9 +66,9 @@ class CheckoutResult(Result):
     repository: str = Field(description="Top of the repository")
     branch: str | None = Field(default=None, description="The branch that HEAD is on; absent if it is detached")
     commit: str | None = Field(default=None, description="The commit at HEAD; absent before the first one")
-    detached: bool = Field(description="Whether HEAD is on no branch")
-    previous_branch: str | None = Field(default=None, description="The branch before")
-    previous_commit: str | None = Field(default=None, description="The commit before: a way back")
+    detached: bool = Field(description="True if HEAD is detached")
+    previous_branch: str | None = Field(default=None, description="The previous branch")
+    previous_commit: str | None = Field(default=None, description="The previous commit, to return to")
     created: bool | None = Field(default=None, description="True if the branch is new")
     restored: list[str] | None = Field(default=None, description="The paths that were restored")
 

@@ -38,17 +38,19 @@ class AddArguments(RepositoryArguments):
         max_length=MAX_PATHS,
         description="Files and directories to add, no globs: from the top of the repository, or absolute",
     )
-    all: bool = Field(default=False, description="Add all that has changed, new and deleted files as well")
+    all: bool = Field(default=False, description="Add all changes, including new and deleted files")
     update: bool = Field(default=False, description="Add only files that git already tracks: changes and deletions")
-    intent_to_add: bool = Field(default=False, description="Only note that the files will be added, not their content")
-    force: bool = Field(default=False, description="Add files that .gitignore excludes, too")
+    intent_to_add: bool = Field(
+        default=False, description="Record only that the files will be added, without their content"
+    )
+    force: bool = Field(default=False, description="Also add files that .gitignore excludes")
 
 
 class AddResult(Result):
     """What is staged afterwards."""
 
     repository: str = Field(description="Top of the repository")
-    staged: list[Change] = Field(description="What the next commit would hold of the paths, at most 1000 files")
+    staged: list[Change] = Field(description="What the next commit would contain of the paths, at most 1000 files")
     truncated: bool | None = Field(default=None, description="True if more files are staged than are listed")
 
 
@@ -105,8 +107,8 @@ ADD: Final = Tool(
     name="git_add",
     title="Stage changes",
     description=(
-        "Take changes of the working tree into the index, for the next commit. Filters that only the repository's own"
-        " configuration names are not run; files that need one are refused."
+        "Add changes of the work tree to the index, for the next commit. Filters that are only defined in the"
+        " repository's own configuration are not run; files that need one are refused."
     ),
     arguments=AddArguments,
     result=AddResult,
@@ -136,7 +138,7 @@ class CommitArguments(RepositoryArguments):
         pattern=NO_NUL,
         description="The message: a subject line, an empty line, the rest; with amend the old one if absent",
     )
-    all: bool = Field(default=False, description="Stage all changes of tracked files first; new files stay out")
+    all: bool = Field(default=False, description="Stage all changes of tracked files first, but no new files")
     paths: list[str] = Field(
         default_factory=list,
         max_length=MAX_PATHS,
@@ -148,7 +150,7 @@ class CommitArguments(RepositoryArguments):
         default=None,
         max_length=500,
         pattern=NO_NUL,
-        description="Another author: Name <name@example.org>",
+        description="A different author: Name <name@example.org>",
     )
     no_gpg_sign: bool = Field(default=False, description="Do not sign, even if the configuration asks for it")
 
@@ -160,9 +162,9 @@ class CommitResult(Result):
     commit: str
     abbreviated: str
     branch: str | None = Field(default=None, description="The branch it is on; absent if HEAD is detached")
-    author: str = Field(description="Who is named as its author: Name <name@example.org>")
+    author: str = Field(description="Its author: Name <name@example.org>")
     subject: str = Field(description="The first line of its message")
-    files_changed: int = Field(description="Files that differ from the commit before")
+    files_changed: int = Field(description="Number of files that differ from the previous commit")
     insertions: int
     deletions: int
 
@@ -273,7 +275,7 @@ COMMIT: Final = Tool(
     name="git_commit",
     title="Commit",
     description=(
-        "Make a commit of what is staged, or of paths, or with all of what has changed in tracked files. Hooks are not"
+        "Commit the staged changes, the files in paths or, with all, all changes of tracked files. Hooks are not"
         " run unless allow_hooks is set."
     ),
     arguments=CommitArguments,

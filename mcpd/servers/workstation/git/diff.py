@@ -51,8 +51,10 @@ class DiffArguments(PathsArguments):
     )
     context: int = Field(default=3, ge=0, le=1000, description="Unchanged lines around each change")
     stat: bool = Field(default=False, description="Only the files with their numbers of lines, no patch")
-    ignore_whitespace: bool = Field(default=False, description="Leave out changes of white space only")
-    max_bytes: int = Field(default=PATCH_BYTES, ge=1, le=MAX_PATCH_BYTES, description="Most bytes of the patch")
+    ignore_whitespace: bool = Field(default=False, description="Omit changes of whitespace only")
+    max_bytes: int = Field(
+        default=PATCH_BYTES, ge=1, le=MAX_PATCH_BYTES, description="Maximum size of the patch, in bytes"
+    )
 
 
 class DiffResult(Changes):
@@ -60,7 +62,8 @@ class DiffResult(Changes):
 
     repository: str = Field(description="Top of the repository")
     left_out: list[str] | None = Field(
-        default=None, description="Changed files that are not shown: hard links, of which another name may lie outside"
+        default=None,
+        description="Changed files that are not shown: hard links, whose other names may be outside the roots",
     )
 
 

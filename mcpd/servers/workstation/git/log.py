@@ -59,8 +59,8 @@ class LogArguments(PathsArguments):
     )
     all: bool = Field(default=False, description="Start from all branches and tags instead")
     follow: bool = Field(default=False, description="Follow the one file in paths through renames")
-    limit: int = Field(default=10, ge=1, le=1000, description="Most commits to list")
-    skip: int = Field(default=0, ge=0, le=10_000_000, description="Commits to leave out first; next_skip goes on")
+    limit: int = Field(default=10, ge=1, le=1000, description="Maximum number of commits")
+    skip: int = Field(default=0, ge=0, le=10_000_000, description="Number of commits to skip; next_skip continues")
     author: str | None = Field(
         default=None,
         min_length=1,
@@ -75,7 +75,7 @@ class LogArguments(PathsArguments):
         pattern=NO_NUL,
         description="Only messages that contain this text",
     )
-    ignore_case: bool = Field(default=False, description="author and grep do not tell cases apart")
+    ignore_case: bool = Field(default=False, description="author and grep ignore case")
     since: str | None = Field(
         default=None,
         min_length=1,
@@ -95,7 +95,7 @@ class LogResult(Result):
     repository: str = Field(description="Top of the repository")
     commits: list[Commit] = Field(description="Newest first")
     truncated: bool = Field(description="Whether there are more")
-    next_skip: int | None = Field(default=None, description="The value of skip that shows them")
+    next_skip: int | None = Field(default=None, description="The value of skip that continues")
 
 
 async def _log(call: Call, arguments: LogArguments) -> Answer:
@@ -189,7 +189,7 @@ class ShowArguments(PathsArguments):
     context: int = Field(default=3, ge=0, le=1000, description="Unchanged lines around each change")
     stat: bool = Field(default=False, description="Only the changed files with their numbers of lines, no patch")
     max_bytes: int = Field(
-        default=PATCH_BYTES, ge=1, le=MAX_PATCH_BYTES, description="Most bytes of the patch, or of the file"
+        default=PATCH_BYTES, ge=1, le=MAX_PATCH_BYTES, description="Maximum size of the patch or the file, in bytes"
     )
 
 
@@ -223,9 +223,9 @@ class ShowResult(Changes):
     """What the revision names."""
 
     repository: str = Field(description="Top of the repository")
-    kind: Literal["commit", "directory", "file"] = Field(description="What it is; a tag is what it leads to")
+    kind: Literal["commit", "directory", "file"] = Field(description="Type of the object; for a tag, of its target")
     object: str = Field(description="Full id of that")
-    tag: TagInfo | None = Field(default=None, description="The annotated tag that led there")
+    tag: TagInfo | None = Field(default=None, description="The annotated tag that points to it")
     commit: Commit | None = Field(default=None, description="The commit; a merge is compared with its first parent")
     entries: list[TreeEntry] | None = Field(default=None, description="What is in the directory")
     size: int | None = Field(default=None, description="Bytes")

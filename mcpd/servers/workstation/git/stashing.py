@@ -40,17 +40,17 @@ class StashArguments(RepositoryArguments):
     """What git_stash takes."""
 
     action: Literal["push", "list", "show", "apply", "pop", "drop"] = Field(
-        description="push: put changes aside; apply: take them back; pop: apply and drop; drop: throw them away"
+        description="push: stash changes; apply: restore them; pop: apply and drop; drop: delete them"
     )
     message: str | None = Field(
         default=None,
         min_length=1,
         max_length=MAX_MESSAGE,
         pattern=NO_NUL,
-        description="For push: what to call it, in one line",
+        description="For push: its message, in one line",
     )
-    include_untracked: bool = Field(default=False, description="For push: put files away that git does not track, too")
-    keep_index: bool = Field(default=False, description="For push: leave what is staged in place")
+    include_untracked: bool = Field(default=False, description="For push: also stash untracked files")
+    keep_index: bool = Field(default=False, description="For push: leave staged changes in place")
     index: int = Field(
         default=0, ge=0, le=MAX_INDEX, description="For show, apply, pop and drop: which one; 0 is the newest"
     )
@@ -60,8 +60,8 @@ class StashArguments(RepositoryArguments):
 class Stash(Result):
     """One stash."""
 
-    index: int = Field(description="Its number now; 0 is the newest")
-    commit: str = Field(description="The id of the commit that holds it, which stays the same")
+    index: int = Field(description="Its current number; 0 is the newest")
+    commit: str = Field(description="The id of its commit, which stays the same")
     created: str = Field(description="When it was made, RFC 3339")
     message: str
 
@@ -71,18 +71,17 @@ class StashResult(Result):
 
     repository: str = Field(description="Top of the repository")
     action: str
-    stashes: list[Stash] = Field(description="The stashes there are afterwards, the newest first, at most 200")
-    saved: bool | None = Field(default=None, description="For push: false if there was nothing to put aside")
+    stashes: list[Stash] = Field(description="The stashes after the call, newest first, at most 200")
+    saved: bool | None = Field(default=None, description="For push: false if there was nothing to stash")
     commit: str | None = Field(
-        default=None, description="The id of the stash: what was dropped can be found by it until git collects garbage"
+        default=None,
+        description="The id of the stash, by which a dropped stash can be found until git collects garbage",
     )
-    dropped: bool | None = Field(default=None, description="Whether the stash is gone from the list")
-    conflicts: list[str] | None = Field(
-        default=None, description="Files with conflicts, marked in them; the stash is kept"
-    )
+    dropped: bool | None = Field(default=None, description="True if the stash was removed from the list")
+    conflicts: list[str] | None = Field(default=None, description="Files with conflict markers; the stash is kept")
     files: list[Change] | None = Field(default=None, description="For show: the files that it changes")
-    patch: str | None = Field(default=None, description="For show: the patch; what is no UTF-8 is replaced")
-    truncated: bool | None = Field(default=None, description="For show: true if files or patch were cut off")
+    patch: str | None = Field(default=None, description="For show: the patch; invalid UTF-8 is replaced")
+    truncated: bool | None = Field(default=None, description="For show: true if files or patch were truncated")
 
 
 async def _run(call: Call, arguments: StashArguments) -> Answer:
@@ -251,10 +250,7 @@ async def _answer(
 STASH: Final = Tool(
     name="git_stash",
     title="Stash changes",
-    description=(
-        "Put local changes aside (push), list and show what was put aside, take it back (apply, pop) or throw it"
-        " away (drop)."
-    ),
+    description="Stash local changes (push), list and show stashes, restore them (apply, pop) or delete them (drop).",
     arguments=StashArguments,
     result=StashResult,
     run=_run,

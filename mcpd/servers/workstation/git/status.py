@@ -55,20 +55,20 @@ class StatusArguments(PathsArguments):
         default="normal", description="normal: untracked directories as one entry; all: each file in them; no: none"
     )
     ignored: bool = Field(default=False, description="Also list what .gitignore excludes")
-    limit: int = Field(default=1000, ge=1, le=10000, description="Most entries to list")
+    limit: int = Field(default=1000, ge=1, le=10000, description="Maximum number of entries")
 
 
 class Entry(Result):
     """One file that has changed."""
 
     path: str = Field(description="From the top of the repository")
-    old_path: str | None = Field(default=None, description="Its name before, if renamed or copied")
+    old_path: str | None = Field(default=None, description="Its previous name, if it was renamed or copied")
     status: Status
     submodule: bool | None = None
 
 
 class Conflict(Result):
-    """One file that a merge could not settle."""
+    """One file with a merge conflict."""
 
     path: str = Field(description="From the top of the repository")
     status: str = Field(description="What both sides did: both modified, deleted by us, …")
@@ -79,21 +79,21 @@ class StatusResult(Result):
 
     repository: str = Field(description="Top of the repository")
     branch: str | None = Field(default=None, description="The current branch; absent if HEAD is detached")
-    detached: bool = Field(description="Whether HEAD is on no branch")
+    detached: bool = Field(description="True if HEAD is detached")
     commit: str | None = Field(default=None, description="The current commit; absent before the first one")
     upstream: str | None = Field(default=None, description="The branch that it follows: origin/main")
     ahead: int | None = Field(default=None, description="Commits that upstream lacks")
     behind: int | None = Field(default=None, description="Commits that only upstream has")
     upstream_gone: bool | None = Field(default=None, description="True if upstream is gone")
     stashes: int = Field(description="Number of stash entries")
-    operation: Operation | None = Field(default=None, description="What is under way and stopped for the user")
-    clean: bool = Field(description="Whether nothing is listed but ignored files")
-    staged: list[Entry] = Field(description="Changes in the index, which a commit would take")
+    operation: Operation | None = Field(default=None, description="The operation that is in progress")
+    clean: bool = Field(description="True if nothing but ignored files is listed")
+    staged: list[Entry] = Field(description="Changes in the index, which a commit would include")
     unstaged: list[Entry] = Field(description="Changes in the work tree that are not staged")
     conflicts: list[Conflict]
-    untracked: list[str] = Field(description="What git does not know; directories end with /")
-    ignored: list[str] | None = Field(default=None, description="What .gitignore excludes, if asked for")
-    truncated: bool = Field(description="Whether there is more than is listed")
+    untracked: list[str] = Field(description="Untracked files; directories end with /")
+    ignored: list[str] | None = Field(default=None, description="Files that .gitignore excludes, if requested")
+    truncated: bool = Field(description="True if there are more than are listed")
 
 
 @dataclass
@@ -235,7 +235,7 @@ def _shown(result: StatusResult, lines: list[str]) -> str:
 STATUS: Final = Tool(
     name="git_status",
     title="Show what has changed",
-    description="Tell the current branch, how far it is ahead of and behind its upstream, and the staged, unstaged,"
+    description="Show the current branch, how far it is ahead of and behind its upstream, and the staged, unstaged,"
     " conflicting and untracked files. Changes nothing.",
     arguments=StatusArguments,
     result=StatusResult,

@@ -24,9 +24,9 @@ RANKS: Final[dict[Severity, int]] = {"error": 2, "warning": 1, "note": 0}
 
 
 class Diagnostic(Result):
-    """One thing a program found. Lines and columns count from 1."""
+    """One finding of a program. Lines and columns count from 1."""
 
-    file: str | None = Field(None, description="Relative to the project directory if it lies there")
+    file: str | None = Field(None, description="Relative to the project directory if it is in it")
     line: int | None = Field(None, ge=1)
     column: int | None = Field(None, ge=1)
     end_line: int | None = Field(None, ge=1)
@@ -34,7 +34,7 @@ class Diagnostic(Result):
     severity: Severity
     code: str | None = Field(None, description="Rule, error number or exception, such as E0308, F401, TS2322")
     message: str
-    source: str | None = Field(None, description="The program that says so, such as gcc, tsc, mypy, pytest")
+    source: str | None = Field(None, description="The program that reported it, such as gcc, tsc, mypy, pytest")
 
 
 def worst(found: Sequence[Diagnostic], limit: int) -> list[Diagnostic]:
