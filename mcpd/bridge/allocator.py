@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""How the C library and the interpreter handle memory.
+"""Settings of the memory management of the C library and the interpreter.
 
 By default the C library maps each block of 128 KiB or more for itself and unmaps it when it is freed, and the faults of
 its fresh pages then cost several times what is done with it. Kept instead, they take a few MiB.

@@ -11,7 +11,7 @@ from mcpd import __version__
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """What ``mcpd-bridge`` understands."""
+    """Return the parser of the command line of ``mcpd-bridge``."""
     parser = argparse.ArgumentParser(
         prog="mcpd-bridge",
         description="Serve stdio MCP servers over Streamable HTTP: those of mcpd, or commands.",

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""How many bytes of messages the bridge keeps in memory: of all callers together, and of each of them.
+"""Limits on the bytes of messages in memory, for each caller and for all of them.
 
 What is counted stays somewhere for as long as others like: the beginning of a line whose end a server owes, what a
 server does not read, a body that still comes, an answer that a client does not read. Each place has a

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Who may use a bridge, and as whom: one user, or everybody who got through to the system's socket."""
+"""Admission to a bridge: callers and their identities."""
 
 from __future__ import annotations
 

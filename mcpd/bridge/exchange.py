@@ -79,7 +79,7 @@ class EventQueue:
 
     @property
     def counted(self) -> bool:
-        """Whether so much waits for the client that it is counted."""
+        """True if so much waits for the client that it is counted."""
         return self._held is not None and self._held.size > 0
 
     def sent(self) -> None:
@@ -103,7 +103,7 @@ class EventQueue:
         return True
 
     def takes(self, message: bytes) -> bool:
-        """Whether there is room for *message*, which is no answer; it is counted then."""
+        """Return True if there is room for *message*, which is no answer; it is counted then."""
         return not self.ended and self._size <= QUEUE_LIMIT and self._fits(message)
 
     def fitting(self, response: bytes) -> bytes:

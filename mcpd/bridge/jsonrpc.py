@@ -46,7 +46,7 @@ _ID_LAST: Final = re.compile(rb',\s*"jsonrpc"\s*:\s*"2\.0"\s*,\s*"id"\s*:\s*' + 
 
 
 class Kind(Enum):
-    """What a message is."""
+    """The kind of a message."""
 
     REQUEST = "request"
     NOTIFICATION = "notification"
@@ -106,7 +106,7 @@ def parse_member(raw: Raw) -> Message:
 
 
 def count(body: bytes) -> int:
-    """How many messages *body* holds; 1 for what is no batch."""
+    """Return the number of messages in *body*; 1 if it is not a batch."""
     try:
         return len(_decode_array(body)) if body.lstrip()[:1] == b"[" else 1
     except _FAULTS:
@@ -336,7 +336,7 @@ def upstream_line(message: Message, own: bytes, *, always: bool) -> tuple[bytes,
 
 
 def _may_have_meta(text: bytes) -> bool:
-    """Whether ``_meta`` is in *text*, also where it is escaped. One byte is found 30 times as fast as several."""
+    """Return True if *text* contains ``_meta``, even escaped. One byte is found 30 times as fast as several."""
     if len(text) < _SHORT:
         return b"_meta" in text or b"\\u" in text
     if b"\\" in text and b"\\u" in text:

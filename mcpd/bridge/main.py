@@ -334,7 +334,7 @@ def _admission(files: Places, *, system: bool) -> Admission:
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """What the bridge of mcpd's servers does beside serving."""
+    """Tasks of the bridge of mcpd's servers in addition to serving."""
 
     files: Places
     system: bool

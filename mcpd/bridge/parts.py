@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What the parts of a bridge have in common: its settings, and what all of them use."""
+"""Settings and objects that the parts of a bridge share."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Options:
 
 @dataclass(slots=True)
 class Parts:
-    """What sessions and pools share."""
+    """The objects that sessions and pools share."""
 
     source: ServerSource
     options: Options

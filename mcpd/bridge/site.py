@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What the pages of a bridge have to know of it: whose it is, and where it can be reached."""
+"""The owner of a bridge and its addresses, for its pages."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ class Site:
     urls: list[str] = field(default_factory=list)
     """The base URLs of its TCP listeners."""
     port_changes: bool = False
-    """Whether they are others after the next start."""
+    """True if they are others after the next start."""
     needs_token: bool = True
-    """Whether TCP clients show a token."""
+    """True if TCP clients show a token."""
     key: Path | None = None
     """The file with the public key that the configurations of clients are verified with; absent until one is made."""
     mcps: tuple[str, ...] = ()

@@ -70,7 +70,7 @@ def size_of(value: object) -> int:
 
 
 def is_large(value: object) -> bool:
-    """Whether *value*, JSON or a model of it, takes so long to go through that it is left to a thread."""
+    """Return True if *value*, JSON or a model of it, takes so long to go through that it is left to a thread."""
     size = 0
     for number, each in enumerate(_leaves(value)):
         size += len(each) if isinstance(each, str | bytes) else 0

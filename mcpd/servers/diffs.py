@@ -40,7 +40,7 @@ class Diff:
     """Lines, also of what was cut off."""
     removed: int
     truncated: bool
-    """Whether :attr:`text` was cut off, behind a line."""
+    """True if :attr:`text` was cut off, behind a line."""
 
 
 def compose(first: Sequence[Change], second: Sequence[Change]) -> list[Change]:
@@ -107,7 +107,7 @@ def _blocks(old: str, new: str, changes: Iterable[Change]) -> Iterator[Change]:
 
 
 def _begins(text: str, position: int) -> bool:
-    """Whether a line begins at *position*."""
+    """Return True if a line begins at *position*."""
     return position == 0 or text[position - 1] == "\n"
 
 

@@ -48,13 +48,13 @@ class Rules:
     writable: tuple[int, ...] = ()
     """Of what may be changed, too."""
     files: bool = False
-    """Whether nothing but those may be opened."""
+    """True if nothing but those may be opened."""
     tcp: bool = False
-    """Whether no TCP port may be connected or listened to (version 4)."""
+    """True if no TCP port may be connected or listened to (version 4)."""
     signals: bool = False
-    """Whether signals reach only what is under the same rules (version 6)."""
+    """True if signals reach only what is under the same rules (version 6)."""
     sockets: bool = False
-    """Whether abstract unix sockets are reached only of what is under the same rules (version 6)."""
+    """True if abstract unix sockets are reached only of what is under the same rules (version 6)."""
 
 
 def version() -> int:

@@ -317,7 +317,7 @@ def _unread(refusal: Refusal) -> SessionMessage | None:
 
 
 def _is_doubtful(message: object) -> bool:
-    """Whether *message* may be a request that the SDK has taken for something else, as its id is none."""
+    """Return True if *message* may be a request that the SDK has taken for something else, as its id is none."""
     if isinstance(message, JSONRPCNotification):
         return not message.method.startswith("notifications/")
     return isinstance(message, JSONRPCError)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""How the bridge introduces its clients to a process that several of them use."""
+"""The ``initialize`` request that the bridge sends to a process that several clients share."""
 
 from __future__ import annotations
 
@@ -55,6 +55,6 @@ POOL_GREETING: Final = greeting(eras.LATEST_HANDSHAKE, b"{}")
 
 @lru_cache(maxsize=64)
 def may_ask(of: bytes) -> bool:
-    """Whether the greeting *of* a process lets its server ask clients."""
+    """Return True if the greeting *of* a process lets its server ask clients."""
     capabilities = jsonrpc.members(jsonrpc.members(jsonrpc.Raw(of)).get("capabilities"))
     return any(name in capabilities for name in _ASKING)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What happens when servers change: processes of another state end, and clients hear that lists changed.
+"""Renewal after a server has changed: end outdated processes, and notify clients of changed lists.
 
 What a client knows of a server is what its session's :class:`~mcpd.bridge.handshake.session.Kind` says: the
 InitializeResult that it got, and the state of which it was told last. So a session is told whenever the present state

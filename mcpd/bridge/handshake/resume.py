@@ -141,7 +141,7 @@ class Streams:
 
     @property
     def is_heard(self) -> bool:
-        """Whether a client listens to the session's own stream."""
+        """True if a client listens to the session's own stream."""
         return self.link is not None or (self._kept_own is not None and self._kept_own.sink is not None)
 
     @property
@@ -238,7 +238,7 @@ class Streams:
         return False
 
     def is_full(self, track: Track) -> bool:
-        """Whether so much of *track* waits for a listener that no more is kept, beside answers."""
+        """Return True if so much of *track* waits for a listener that no more is kept, beside answers."""
         return track.place - track.sent >= MOST_UNSENT or track.unsent > UNSENT_BYTES
 
     def skip(self, track: Track) -> None:

@@ -47,7 +47,7 @@ _CHANGED: Final = {method: jsonrpc.encode(jsonrpc.notification(method)) for meth
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """What sessions have in common that were opened alike."""
+    """Properties that sessions have in common if they were opened in the same way."""
 
     table: Sessions
     info: ServerInfo
@@ -66,7 +66,7 @@ class Kind:
 
 
 class _Life:
-    """What a session has once its client asks for something."""
+    """State of a session from its client's first request on."""
 
     __slots__ = ("asked", "environment", "headers", "held", "is_deaf", "number", "seat", "streams", "was_busy")
 
@@ -146,7 +146,7 @@ class Session:
 
     @property
     def is_known(self) -> bool:
-        """Whether its client has asked for anything yet, or listens."""
+        """True if its client has asked for anything yet, or listens."""
         return self._life is not None
 
     def greeted(self, result: bytes, info: ServerInfo) -> None:

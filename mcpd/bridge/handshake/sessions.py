@@ -66,7 +66,7 @@ class Sessions:
 
     @property
     def idle(self) -> bool:
-        """Whether there is no session, no process, and nothing on its way to become or end one."""
+        """True if there is no session, no process, and nothing on its way to become or end one."""
         return not self._sessions and self._pools.idle and not self.parts.tasks
 
     def get(self, session_id: str, server: str, caller: Caller) -> Session:
@@ -86,7 +86,7 @@ class Sessions:
         return self._encoded[1]
 
     def has(self, session: Session) -> bool:
-        """Whether *session* has not ended."""
+        """Return True if *session* has not ended."""
         return session.id in self._sessions
 
     def servers(self) -> set[str]:

@@ -106,7 +106,7 @@ class Posted(Exchange):
 
     @property
     def expected(self) -> int:
-        """How many answers are missing."""
+        """Number of missing answers."""
         return self._expected
 
     def acknowledge(self) -> None:

@@ -84,7 +84,7 @@ class Application:
 
     @property
     def in_use(self) -> bool:
-        """Whether a browser is signed in, or about to be."""
+        """True if a browser is signed in, or about to be."""
         signs = self._gate.sign_in
         return signs is not None and signs.in_use
 
@@ -308,7 +308,7 @@ class Application:
         await request.reply_as(303, b"", ((b"location", b"/mcp"), gone, *_PRIVATE))
 
     async def _metrics(self, request: Request) -> None:
-        """What was counted, as far as it is the caller's."""
+        """Return the metrics that the caller may see."""
         caller = self._gate.identify(request.headers, request.peer)
         # It is imported when somebody asks: most bridges never are.
         from mcpd.bridge.observe.exposition import render

@@ -102,7 +102,7 @@ class Connection(HttpToolsProtocol):
 
     @property
     def has_whole_body(self) -> bool:
-        """Whether nothing of the request is still to come."""
+        """True if nothing of the request is still to come."""
         return not self.cycle.more_body
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What a POST to ``/mcp/{server}`` has to be before an era gets it."""
+"""Checks of a POST to ``/mcp/{server}`` before it is passed to an era."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ class Endpoint:
         return self.let_in(cycle, head, int(length) if length is not None else 0)
 
     def is_current(self, head: Head) -> bool:
-        """Whether the rules are those by which *head* was looked at."""
+        """Return True if the rules are those by which *head* was looked at."""
         return head.edition == self._gate.edition
 
     def let_in(self, cycle: Cycle, head: Head, length: int) -> tuple[Post, Exchange]:

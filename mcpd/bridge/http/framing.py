@@ -30,7 +30,7 @@ _BLANK: Final = b"\r\n"
 
 
 def needs_strictness() -> bool:
-    """Whether the parser that is installed is one of those that forgive."""
+    """Return True if the parser that is installed is one of those that forgive."""
     major, minor = httptools.__version__.split(".")[:2]
     return (int(major), int(minor)) < (0, 2)
 
@@ -63,7 +63,7 @@ class Framing:
 
     @property
     def is_between(self) -> bool:
-        """Whether the last request was whole, and nothing of another one came."""
+        """True if the last request was whole, and nothing of another one came."""
         return self._at is _At.REQUEST and not self._left and not self._line
 
     def split(self, data: bytes) -> Iterator[bytes]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Who may talk to the bridge: Host, Origin, the peer's uid or the bearer token, CORS."""
+"""Access to the bridge: Host, Origin, the peer's uid or the bearer token, CORS."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _OF_ARGUMENT: Final = re.compile(r"mcp-param-[a-z0-9_-]{1,100}", re.IGNORECASE)
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """What the socket says about a client: its uid on a unix socket, ``None`` on TCP."""
+    """The socket's information about a client: its uid on a Unix socket, ``None`` on TCP."""
 
     uid: int | None
     client: tuple[str, int | None] | None = None
@@ -70,7 +70,7 @@ class Gate:
     _known_hosts: set[bytes] = field(init=False, default_factory=set)
 
     def check_host(self, headers: Mapping[bytes, bytes], peer: Peer) -> bool:
-        """Whether the Host header is one of ours; a unix socket has no name to be rebound."""
+        """Return True if the Host header is one of ours; a unix socket has no name to be rebound."""
         if peer.uid is not None:
             return True
         host = headers.get(b"host", b"")

@@ -116,7 +116,7 @@ def split_address(address: str) -> tuple[str, int]:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether the address *host* is reached from this machine only."""
+    """Return True if the address *host* is reached from this machine only."""
     return ipaddress.ip_address(host).is_loopback
 
 

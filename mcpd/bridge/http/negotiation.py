@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Which kinds of content a client sends and takes."""
+"""Content types that a client sends and accepts."""
 
 from __future__ import annotations
 

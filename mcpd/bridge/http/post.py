@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What an era has to know of a POST beside its body."""
+"""The parts of a POST that an era needs in addition to its body."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Post:
-    """What matters of a POST beside its body; empty strings stand for missing headers."""
+    """The relevant parts of a POST except for its body; missing headers are empty strings."""
 
     server: str
     caller: Caller

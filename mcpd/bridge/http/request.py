@@ -75,17 +75,17 @@ class Request:
 
     @property
     def reads(self) -> bool:
-        """Whether it changes nothing."""
+        """True if it changes nothing."""
         return self.method in {"GET", "HEAD"}
 
     @property
     def wants_page(self) -> bool:
-        """Whether a person reads the reply."""
+        """True if a person reads the reply."""
         return "text/html" in self.accepts
 
     @property
     def takes_page(self) -> bool:
-        """Whether a page will do."""
+        """True if a page will do."""
         return not self.headers.get(b"accept", b"").strip() or bool(self.accepts & {"text/html", "text/*", "*/*"})
 
     def argument(self, name: str) -> str:

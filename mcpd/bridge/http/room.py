@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""How many connections there may be, so that descriptors are left for servers and for other kinds of clients."""
+"""Limits on connections, which leave descriptors for servers and for other kinds of clients."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from collections import Counter
 from typing import Final
 
 MOST_DESCRIPTORS: Final = 32768
-"""What the bridge raises its limit to, if it may."""
+"""The limit that the bridge sets for itself if it may."""
 MOST_CONNECTIONS: Final = 4096
 
 
 class Room:
-    """Counts the connections of one kind of listener; *limit* may be there at once, *share* of them of one uid."""
+    """Count of the connections of one kind of listener: at most *limit* at a time, at most *share* of one uid."""
 
     __slots__ = ("_free", "_of_uid", "_share", "entered")
 
@@ -22,10 +22,10 @@ class Room:
         self._share = share
         self._of_uid = Counter[int]()
         self.entered = 0
-        """How many there were."""
+        """Number of attempts to connect."""
 
     def enter(self, uid: int | None) -> bool:
-        """Take a place for *uid*, ``None`` where it is not known; false if there is none."""
+        """Take a place for *uid*, ``None`` if it is unknown; return False if none is free."""
         self.entered += 1
         if self._free <= 0 or (uid is not None and self._of_uid[uid] >= self._share):
             return False
@@ -35,16 +35,16 @@ class Room:
         return True
 
     def leave(self, uid: int | None) -> None:
-        """Give the place of *uid* back."""
+        """Release the place of *uid*."""
         self._free += 1
         if uid is not None:
             self._of_uid[uid] -= 1
 
 
 def connection_limit() -> int:
-    """Raise the limit on open descriptors; returns how many connections of one kind fit.
+    """Raise the limit on open descriptors, and return the maximum number of connections of one kind.
 
-    A quarter each, so that what comes over TCP, where anybody may connect, takes nothing from the unix socket.
+    Each kind gets a quarter, so that TCP, where anyone may connect, takes nothing from the Unix socket.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY:

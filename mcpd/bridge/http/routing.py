@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Which server a path names."""
+"""The server that a path names."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _PREFIX: Final = "/mcp/"
 
 
 def is_server_name(name: str) -> bool:
-    """Whether *name* can be that of a server: it is one segment of a path and climbs nowhere."""
+    """Return True if *name* can be that of a server: it is one segment of a path and climbs nowhere."""
     return name not in RESERVED and _NAME.fullmatch(name) is not None
 
 

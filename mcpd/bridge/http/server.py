@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Runs the application on its listeners until it is told to stop, or has been of no use for long enough."""
+"""The application on its listeners, until it is told to stop or has been idle for long enough."""
 
 from __future__ import annotations
 
@@ -34,31 +34,31 @@ if TYPE_CHECKING:
     from mcpd.bridge.parts import Parts
 
 FLUSH_TIMEOUT: Final = 2.0
-"""Seconds in which clients may read their last replies when the bridge stops."""
+"""Seconds for clients to read their last replies when the bridge stops."""
 FLUSH_LOOK: Final = 0.01
-"""Seconds between two looks whether they have."""
+"""Seconds between checks whether they have done so."""
 _KEEP_FILE: Final[dict[str, Any]] = {"cleanup_socket": False} if sys.version_info >= (3, 13) else {}
 """The socket's file stays when a server closes: others made it, or it is opened again."""
 LONGEST_LOOK: Final = 15.0
-"""Seconds between two looks whether the bridge is of use."""
+"""Maximum number of seconds between checks whether the bridge is idle."""
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
 class Service:
-    """What a bridge is to its service manager. Times in seconds."""
+    """Interaction of a bridge with its service manager. Times are in seconds."""
 
     ready: Callable[[], None]
-    """Called when clients may come."""
+    """Called when the bridge accepts clients."""
     reload: Callable[[Service], None] | None = None
-    """Takes new settings over at SIGHUP; raises the :class:`~mcpd.errors.McpdError` that forbids to."""
+    """Applies new settings at SIGHUP; raises :class:`~mcpd.errors.McpdError` if they cannot be used."""
     idle_exit: float = 0
-    """Without connection, session and process for that long it ends; 0: never. Others must hold its sockets then."""
+    """Seconds without a connection, session or process until it exits; 0: never. Its sockets must be held elsewhere."""
 
 
 class Front:
-    """The listeners of a bridge, and who came in by them; a uid may take one of *parts* of the room."""
+    """The listeners of a bridge and their connections; a uid may have one of *parts* of all places."""
 
     def __init__(
         self,
@@ -93,16 +93,16 @@ class Front:
         self._rooms = {is_unix: Room(limit, max(limit // parts, 1)) for is_unix in (True, False)}
         self.state = ServerState()
         self.stdio: Callable[[], asyncio.BaseProtocol] | None = None
-        """Makes the connections of those who speak as over stdio."""
+        """Returns the protocol of a connection that uses the stdio transport."""
 
     @property
     def unix_room(self) -> Room:
-        """How many may come by unix sockets."""
+        """The places for connections on Unix sockets."""
         return self._rooms[True]
 
     @property
     def seen(self) -> int:
-        """How many connections there were."""
+        """Number of attempts to connect."""
         return sum(room.entered for room in self._rooms.values())
 
     async def open(self) -> None:
@@ -111,7 +111,7 @@ class Front:
             await self._accept(listener)
 
     async def listen(self, listener: socket.socket) -> None:
-        """Accept connections at *listener*, too."""
+        """Accept connections on *listener* as well."""
         self._listeners.append(listener)
         await self._accept(listener)
 
@@ -137,12 +137,12 @@ class Front:
         self._servers.append(await start(make, sock=listener.dup()))
 
     def close(self) -> None:
-        """Accept none any more; those that come wait at the sockets."""
+        """Stop accepting connections; new ones wait in the backlogs of the sockets."""
         while self._servers:
             self._servers.pop().close()
 
     async def close_if_unused(self) -> bool:
-        """Close, or stay open and return false if somebody came in the same moment."""
+        """Close and return True, or stay open and return False if a client has just connected."""
         before = self.seen
         self.close()
         for _ in range(3):
@@ -154,7 +154,7 @@ class Front:
         return False
 
     async def end_connections(self) -> None:
-        """Let clients read what they were answered, then close their connections."""
+        """Give clients time to read their answers, then close their connections."""
         for connection in list(self.state.connections):
             connection.shutdown()
         with contextlib.suppress(TimeoutError):
@@ -170,7 +170,7 @@ class Front:
 
 
 async def serve(parts: Parts, gate: Gate, listeners: Sequence[socket.socket], service: Service) -> None:
-    """Serve until SIGTERM or SIGINT, or until nobody needs it; then end every session and server."""
+    """Serve until SIGTERM or SIGINT, or until the bridge is idle; then end all sessions and servers."""
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -220,7 +220,7 @@ def _reload(service: Service) -> None:
 
 
 async def _heartbeat(front: Front, app: Application) -> None:
-    """Tell the service manager that the loop runs, and what it does."""
+    """Report to the service manager that the loop runs, and its status."""
     interval = watchdog_interval()
     told = ""
     while True:

@@ -64,12 +64,12 @@ class SignIn:
 
     @property
     def in_use(self) -> bool:
-        """Whether a link waits, or a browser is signed in."""
+        """True if a link waits, or a browser is signed in."""
         self._tidy()
         return bool(self._codes or self._browsers)
 
     def code(self, caller: Caller, path: str) -> str:
-        """What makes a link to *path* that signs a browser of *caller* in."""
+        """Return the code of a link to *path* that signs in a browser of *caller*."""
         self._tidy()
         code = secrets.token_urlsafe(32)
         self._codes[_digest(code)] = _Code(caller, path, time.monotonic() + CODE_LIFE)
@@ -127,7 +127,7 @@ def cookie(secret: str, *, secure: bool) -> tuple[bytes, bytes]:
 
 
 def is_own(headers: Mapping[bytes, bytes]) -> bool:
-    """Whether a page of this bridge makes the request: browsers tell the origin with everything but GET and HEAD."""
+    """Return True if a page of this bridge makes the request; browsers send the origin except with GET and HEAD."""
     origin = headers.get(b"origin", b"")
     host = headers.get(b"host", b"")
     return (
@@ -138,14 +138,14 @@ def is_own(headers: Mapping[bytes, bytes]) -> bool:
 
 
 def _is_own_or_nobodys(headers: Mapping[bytes, bytes]) -> bool:
-    """Whether no page of somebody else makes the request: what the user types or opens has no origin."""
+    """Return True if no page of somebody else makes the request: what the user types or opens has no origin."""
     if b"origin" in headers:
         return is_own(headers)
     return headers.get(b"sec-fetch-site", b"none") in {b"none", b"same-origin"}
 
 
 def names_its_port(headers: Mapping[bytes, bytes], peer: Peer) -> bool:
-    """Whether the request names the port that it came to: a page of another one is a stranger's."""
+    """Return True if the request names the port that it came to: a page of another one is a stranger's."""
     if peer.server is None:
         return True
     _, _, port = headers.get(b"host", b"").rpartition(b":")

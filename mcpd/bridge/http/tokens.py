@@ -41,7 +41,7 @@ class TokenFile:
         self._token = b""
 
     def matches(self, given: bytes) -> bool:
-        """Whether *given* is the token, compared in constant time; false also if there is none that can be used."""
+        """Return True if *given* is the token, compared in constant time; False if there is no usable token."""
         try:
             status = self.path.stat()
         except OSError:

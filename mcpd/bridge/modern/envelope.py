@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What every request of revision 2026-07-28 says of its client, in ``params._meta``."""
+"""The information about the client in each request of revision 2026-07-28, in ``params._meta``."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Envelope:
     greeting: bytes
     """That of the processes of the handshake era which serve clients with these capabilities."""
     is_lasting: bool
-    """Whether other requests of the client are likely to have it, too."""
+    """True if other requests of the client are likely to have it, too."""
 
 
 def read(meta: Raw | None) -> Envelope:

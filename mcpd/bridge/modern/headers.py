@@ -123,7 +123,7 @@ def check_params(headers: HeaderMap, declared: tuple[Param, ...], arguments: Raw
 
 
 def has_params(headers: HeaderMap) -> bool:
-    """Whether there is any ``Mcp-Param-`` header."""
+    """Return True if there is any ``Mcp-Param-`` header."""
     return any(name.startswith(_PREFIX) for name in headers)
 
 
@@ -184,7 +184,7 @@ def _equal_integers(decoded: str | None, value: object) -> bool:
 
 
 class Reading:
-    """What is left of the room for one page of tools."""
+    """The remaining limits for one page of tools."""
 
     def __init__(self) -> None:
         self._parsed = MOST_PARSED
@@ -253,7 +253,7 @@ def _inner(
 
 
 def tools_of(result: Raw) -> tuple[dict[str, tuple[Param, ...]], str]:
-    """What one page of ``tools/list`` declares by tool, and the cursor of the next page, empty after the last.
+    """Return the declarations in one page of ``tools/list`` by tool, and the next cursor, empty after the last page.
 
     Raises :class:`~mcpd.errors.NotSupported` if it has annotations and cannot be read.
     """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What is known of the server behind a pool, beside what the pool knows itself."""
+"""Knowledge about the server of a pool that the pool itself does not have."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Tools = dict[str, "tuple[Param, ...]"]
 
 
 class Profile:
-    """What is known of *pool*'s server; *speaks_handshake* tells whether it also serves the handshake era."""
+    """Knowledge about *pool*'s server; *speaks_handshake* is true if it also serves the handshake era."""
 
     def __init__(self, pool: Pool, *, speaks_handshake: bool = True) -> None:
         self.pool = pool

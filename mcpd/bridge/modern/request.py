@@ -48,7 +48,7 @@ class Request:
 
     @property
     def caller(self) -> Caller:
-        """Who makes it."""
+        """The caller who makes it."""
         return self.post.caller
 
     @property

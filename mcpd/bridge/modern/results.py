@@ -96,7 +96,7 @@ def translate_error(error: Raw, method: str, params: Message) -> tuple[Raw, int]
 
 
 def discovered(initialized: bytes, *, speaks_handshake: bool = True) -> bytes:
-    """What a handshake server said to ``initialize``, as the result of ``server/discover``."""
+    """Return a handshake server's answer to ``initialize`` as the result of ``server/discover``."""
     members = jsonrpc.members(Raw(initialized))
     capabilities = jsonrpc.members(members.get("capabilities"))
     capabilities.pop("tasks", None)

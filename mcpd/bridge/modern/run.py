@@ -107,7 +107,7 @@ class Forward:
 
 @dataclass(slots=True)
 class Ask:
-    """What a server asked."""
+    """A request of a server to the client."""
 
     child: Child
     original: bytes

@@ -42,7 +42,7 @@ def refused() -> InvalidArgument:
 
 
 def digest(method: str, params: Message) -> bytes:
-    """What tells a request from others; equal for a request and its repetition with answers."""
+    """Return a digest that identifies a request; it is equal for a request and its repetition with answers."""
     salient = {name: value for name, value in params.items() if name not in _NOT_OF_REQUEST}
     text: bytes = jsonrpc.encode(salient)
     # What is nested too deeply for this is the same request only if it has the same bytes.

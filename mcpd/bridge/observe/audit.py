@@ -49,7 +49,7 @@ the HTTP request, JSON-RPC id as it was sent. A tuple, as it is made on the path
 
 
 class Digest(NamedTuple):
-    """What is kept of arguments."""
+    """A digest of arguments."""
 
     sha256: str
     """Empty if there were none."""

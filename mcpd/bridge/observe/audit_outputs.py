@@ -226,7 +226,7 @@ def _fields(record: Record) -> bytes:
 
 
 def output_for(target: str) -> Output | None:
-    """What the setting ``bridge.audit`` or the option ``--audit`` names, ``None`` for ``off``.
+    """Return the output for the setting ``bridge.audit`` or the option ``--audit``, ``None`` for ``off``.
 
     The journal is replaced by lines on standard output where there is none. Raises
     :class:`~mcpd.errors.InvalidArgument` for what is no target, and the error of a file that cannot be opened.

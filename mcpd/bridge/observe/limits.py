@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""How many calls one caller may make of one server: a token bucket for each pair.
+"""Limits on the rate of calls: a token bucket for each caller and server.
 
 A bucket is kept as the moment at which it is full again (the *generic cell rate algorithm* of ITU-T I.371), one
 number that has to be changed once a call. One that is full is not kept at all.
@@ -34,7 +34,7 @@ class RateLimiter:
         self.replace(rate, burst)
 
     def __len__(self) -> int:
-        """How many buckets are kept."""
+        """Return the number of buckets."""
         return len(self._full_at)
 
     def replace(self, rate: float, burst: int) -> None:

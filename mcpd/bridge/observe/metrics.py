@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What the bridge counts: plain numbers, changed on the path of every call. :mod:`.exposition` shows them.
+"""Metrics of the bridge: plain numbers that each call changes. :mod:`.exposition` shows them.
 
 Everything about servers is counted for each caller by itself, so that nobody is shown what others do. Labels that
 come from clients (methods, tools, servers that do not exist) are bounded: what is too much is counted as ``other``.
@@ -52,7 +52,7 @@ _METHODS: Final = frozenset({
 
 
 class Histogram:
-    """How long things took, in seconds."""
+    """A histogram of durations in seconds."""
 
     __slots__ = ("counts", "total")
 

@@ -168,7 +168,7 @@ class Observer:
 
 
 def is_tool_error(response: bytes, size: int) -> bool:
-    """Whether *response* has a result that says ``isError``. Text cannot say it, as its quotes are escaped there."""
+    """Return True if the result in *response* has ``isError``. Text cannot contain it, as its quotes are escaped."""
     ends = response if size <= _SEARCHED_WHOLE else response[:_SEARCHED] + b" " + response[-_SEARCHED:]
     found = ends.find(_KEY)
     while found >= 0:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What ties a call to what else belongs to it: the client's trace, and the id of its HTTP request.
+"""Correlation of calls: the client's trace, and the id of the HTTP request.
 
 MCP carries a trace in ``params._meta``, under the bare names of the HTTP headers (specification, "Trace context";
 OpenTelemetry's conventions for MCP). The formats are those of W3C Trace Context and W3C Baggage. The bridge records no

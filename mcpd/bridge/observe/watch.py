@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Who is told of every call: audit and metrics. :mod:`.observer` is told, and takes it down."""
+"""Notification of audit and metrics about each call. :mod:`.observer` records it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MOST_OF_BATCH: Final = 100
 
 
 class Outcome(Enum):
-    """How a call ended."""
+    """The outcome of a call."""
 
     RESULT = "result"
     """The server answered with a result, which may still say ``isError``."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What people see in a browser: the list of servers, a page for each, and errors.
+"""Pages for browsers: the list of servers, a page for each server, and errors.
 
 Imported when the first page is asked for.
 """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What servers were found to offer, until it is asked for again."""
+"""A cache of what servers offer."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Memory:
         self._kept: dict[Key, tuple[str, Offer, Holding]] = {}
 
     def recall(self, caller: Caller, info: ServerInfo) -> Offer | None:
-        """What *info*'s server offered *caller*, unless it has changed since then."""
+        """Return what *info*'s server offered *caller*, unless it has changed since then."""
         state, offer, _ = self._kept.get((caller, info.id), ("", None, None))
         return offer if state == info.state else None
 

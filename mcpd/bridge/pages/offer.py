@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What a server offers, as its page shows it. Servers may answer anything, so nothing is taken for granted."""
+"""The tools, resources and prompts of a server, as its page shows them. Its answers are not trusted."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Listed(Generic[T]):
 
     @property
     def left_out(self) -> int:
-        """How many entries are not shown."""
+        """Number of entries that are not shown."""
         return self.total - len(self.items)
 
 

@@ -45,7 +45,7 @@ class Field:
 
 
 class Effort:
-    """What may still be read of the schemas of one server: few bytes can refer to each other in endless ways."""
+    """The remaining effort for the schemas of one server, as a few bytes can contain endless references."""
 
     __slots__ = ("left",)
 

@@ -54,7 +54,7 @@ class Answered(Exception):
 
 
 class Way(NamedTuple):
-    """How requests get to servers."""
+    """The way of requests to servers."""
 
     parts: Parts
     endpoint: Endpoint
@@ -62,7 +62,7 @@ class Way(NamedTuple):
 
 
 async def survey(way: Way, server: str, caller: Caller) -> Offer:
-    """What *server* offers *caller*; a list that it does not give becomes a fault within the offer.
+    """Return what *server* offers *caller*; a list that cannot be read becomes an error in the offer.
 
     Raises :class:`Answered` with what hinders it altogether, or the :class:`~mcpd.errors.McpdError` of the bridge.
     """

@@ -248,7 +248,7 @@ class LineConnection(asyncio.Protocol):
         return bool(version)
 
     def _cancelled(self, line: bytes) -> bool:
-        """Whether *line* was the cancellation of a request of 2026-07-28, of which that is all there is to know."""
+        """Return True if *line* was the cancellation of a request of 2026-07-28, which needs nothing else."""
         wanted = lines.cancelled(line)
         found = [each for each in self._pending if each.is_modern and each.identity == wanted]
         if len(found) == 1:

@@ -139,7 +139,7 @@ class Hello(msgspec.Struct):
 
 
 def hello(line: bytes) -> Hello:
-    """What the first line says. Raises :class:`~mcpd.errors.InvalidRequest`."""
+    """Parse the first line. Raises :class:`~mcpd.errors.InvalidRequest`."""
     try:
         return msgspec.json.decode(line, type=Hello)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -168,7 +168,7 @@ def cancelled(line: bytes) -> bytes:
 
 
 def is_initialize(line: bytes) -> bool:
-    """Whether *line* opens a session."""
+    """Return True if *line* opens a session."""
     return b"initialize" in line and jsonrpc.method_of(_message(line)) == "initialize"
 
 

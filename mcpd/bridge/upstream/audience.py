@@ -99,7 +99,7 @@ class Audience:
 
     @property
     def is_waiting(self) -> bool:
-        """Whether a member waits for updates of a resource."""
+        """True if a member waits for updates of a resource."""
         return bool(self._counts)
 
     def wishes(self) -> Iterator[tuple[str, dict[str, str]]]:
@@ -134,7 +134,7 @@ class Audience:
                 member.pool_ended(changed=changed)
 
     def subscriptions(self, member: Member) -> set[str]:
-        """What *member* is subscribed to."""
+        """Return the subscriptions of *member*."""
         return set(self._uris.get(member, ()))
 
     async def subscribe(self, member: Member, uri: str) -> None:
@@ -195,7 +195,7 @@ class Audience:
                 self._levels[member] = LEVELS.index(level)
 
     def wants(self, owner: object, method: str, message: Message) -> bool:
-        """Whether *owner* is to get what a server said in the course of its call."""
+        """Return True if *owner* is to get what a server said in the course of its call."""
         if not self._levels or method != "notifications/message":
             return True
         return _level_of(message) >= self._levels.get(owner, DEFAULT_LEVEL)

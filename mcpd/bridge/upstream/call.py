@@ -29,7 +29,7 @@ class Sink(Protocol):
 
     @property
     def caller(self) -> Caller | None:
-        """Who made the call; ``None`` for the bridge itself."""
+        """The caller; ``None`` for the bridge itself."""
 
     @property
     def request_id(self) -> str:

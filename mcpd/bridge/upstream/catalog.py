@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What servers said of themselves, kept in memory so that it can be said again without a process.
+"""A cache of what servers reported about themselves, which can be answered without a process.
 
 It is kept per server, state and greeting: the InitializeResult, and what its lists were answered with by a process
 that had done nothing yet but to answer lists. It goes with a ``list_changed``, with another state of the server, when
@@ -45,7 +45,7 @@ _OF_ONE_REQUEST: Final = frozenset({jsonrpc.PROGRESS_TOKEN, "traceparent", "trac
 
 
 def is_plain(params: Raw | None) -> bool:
-    """Whether the answer to *params* holds for others, too: nothing in their ``_meta`` can have shaped it."""
+    """Return True if the answer to *params* holds for others, too: nothing in their ``_meta`` can have shaped it."""
     text = bytes(params or b"")
     if b"_meta" not in text and b"\\u" not in text:
         return True
@@ -60,7 +60,7 @@ def is_plain(params: Raw | None) -> bool:
 
 
 def page_of(params: Raw | None) -> bytes | None:
-    """Which page of a list *params* ask for, empty for the first; ``None`` if they say something else, too."""
+    """Return the cursor in *params* of a list, empty for the first page; ``None`` if there are other parameters."""
     if not is_plain(params):
         return None
     asked = jsonrpc.members(params)
@@ -70,7 +70,7 @@ def page_of(params: Raw | None) -> bytes | None:
 
 
 class Shelf:
-    """What is kept of the servers of one key."""
+    """The cached answers of the servers of one key."""
 
     __slots__ = ("_ended", "_lists", "_tell", "confirmed", "greeting", "result", "size")
 

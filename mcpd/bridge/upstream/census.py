@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""How many processes run for whom, and what has been of no use for long enough."""
+"""Counts of processes by caller, and the processes that have been idle for long enough."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Census:
         return sum(self._running.values())
 
     def has_room(self, caller: Caller, limit: int) -> bool:
-        """Whether *caller* may have another one, of at most *limit*."""
+        """Return True if *caller* may have another one, of at most *limit*."""
         return self._running.get(caller, 0) < limit
 
     def enter(self, caller: Caller, limit: int) -> None:

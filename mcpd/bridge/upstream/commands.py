@@ -45,7 +45,7 @@ LONGEST_DELAY: Final = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """What is started for one server."""
+    """The command that starts a server."""
 
     argv: tuple[str, ...]
     env: Mapping[str, str] = field(default_factory=dict)
@@ -54,13 +54,13 @@ class Command:
     document: bytes | None = field(default=None, repr=False)
     """What it reads from a descriptor whose number becomes its last argument: others cannot see it there."""
     elsewhere: bool = False
-    """Whether the server runs elsewhere, and this only reaches it."""
+    """True if the server runs elsewhere, and this only reaches it."""
     missing: str = ""
     """Why it cannot be started here, if it cannot."""
 
     @property
     def summary(self) -> str:
-        """What a listing says; arguments may hold secrets."""
+        """The text for listings, without the arguments, which may contain secrets."""
         return "runs elsewhere" if self.elsewhere else f"starts {self.argv[0].rpartition('/')[2]}"
 
 
@@ -160,7 +160,7 @@ class CommandSource:
         """Nothing changes."""
 
     async def authorize(self, server: str, caller: Caller) -> None:
-        """Whoever came in may use everything."""
+        """Allow everything to everyone who was admitted."""
 
     async def tools(self, _server: str) -> list[Raw]:
         """None: nobody has asked before."""

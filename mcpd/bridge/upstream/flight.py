@@ -176,5 +176,5 @@ class Flight(dict[bytes, Call]):
 
 
 def _is_stream(call: Call) -> bool:
-    """Whether *call* goes on for as long as its client likes; what is said in the course of it names it."""
+    """Return True if *call* goes on for as long as its client likes; what is said in the course of it names it."""
     return call.timeout == math.inf

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What mcpd said of servers, so that it need not be asked for every request."""
+"""A cache of mcpd's answers about servers."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Known:
         self._listeners.append(listener)
 
     def get(self, server: str) -> ServerInfo | None:
-        """What is known of *server*."""
+        """Return what is known about *server*."""
         found = self._infos.get(server)
         if found is None:
             return None

@@ -84,7 +84,7 @@ class McpdSource:
         self._lost: asyncio.Future[Exception | None] | None = None
 
     async def describe(self, server: str) -> ServerInfo:
-        """What mcpd tells about *server*, now or since it has last changed."""
+        """Return mcpd's description of *server*, which is cached until it changes."""
         return self._known.get(server) or await self._known.ask(server)
 
     async def _ask(self, server: str) -> ServerInfo:

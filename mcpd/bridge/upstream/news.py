@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What many have to hear: each piece of news at most once in a while, however often a server tells it."""
+"""Notifications for many clients, limited in their rate."""
 
 from __future__ import annotations
 
@@ -54,11 +54,11 @@ class News:
         self._plan(PAUSE)
 
     def waits(self, key: Key) -> bool:
-        """Whether something that says the same waits already."""
+        """Return True if something that says the same waits already."""
         return key in self._waiting
 
     def allows(self, hearers: int) -> bool:
-        """Whether so many may hear something now that cannot wait."""
+        """Return True if so many may hear something now that cannot wait."""
         if self._heard >= MOST_HEARD:
             self._lose()
             return False

@@ -222,7 +222,7 @@ class Pipe:
         return True
 
     def has_room(self, size: int) -> bool:
-        """Whether *size* bytes may be written, even if they have to wait; then they are to be written at once."""
+        """Return True if *size* bytes may be written, even if they have to wait; the caller then writes them."""
         if self.backlog > BACKLOG_LIMIT:
             return False
         size += self.backlog

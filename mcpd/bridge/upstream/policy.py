@@ -68,10 +68,10 @@ class Policy(Protocol):
         """
 
     def allows_notification(self, message: Message) -> bool:
-        """Whether the server may see the notification *message* of a client."""
+        """Return True if the server may see the notification *message* of a client."""
 
     def lets_out(self, method: str) -> bool:
-        """Whether clients may hear the notification *method* of the server."""
+        """Return True if clients may hear the notification *method* of the server."""
 
     def response(self, message: Message) -> Message:
         """The response *message* of a client, as the server may see it."""
@@ -93,7 +93,7 @@ class _Tool(Struct, frozen=True):
 
     @property
     def restricts(self) -> bool:
-        """Whether clients do not have the tool as the server has it."""
+        """True if clients do not have the tool as the server has it."""
         return not self.enabled or bool(self.name or self.arguments)
 
 
@@ -117,7 +117,7 @@ class _Stage:
         self.changes_tools = bool(rules.tools or rules.disallowed_tools or rules.allowed_tools is not None)
 
     def outward(self, name: str) -> str:
-        """What clients call the tool *name*; empty if they do not have it.
+        """Return the name of the tool *name* for clients; empty if they do not get it.
 
         A server may know a tool by names that differ in ``/``, ``.`` and ``_``: none of them gets around a rule.
         """

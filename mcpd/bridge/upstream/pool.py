@@ -33,7 +33,7 @@ MOST_WAITING: Final = 256
 
 
 class PoolKey(NamedTuple):
-    """What clients must have in common to use the same processes."""
+    """The properties that clients must have in common to share processes."""
 
     server: str
     state: str
@@ -132,7 +132,7 @@ class Pool:
                 desk.finish(spoilt=True)
 
     def is_calling(self, owner: Peer) -> bool:
-        """Whether a call that concerns *owner* is in flight, or waits."""
+        """Return True if a call that concerns *owner* is in flight, or waits."""
         return self._queue.concerns(owner) or any(desk.seat.is_calling(owner) for desk in self._desks)
 
     def cancel(self, whose: Sink | Peer, identity: bytes, message: Message) -> None:
@@ -213,7 +213,7 @@ class Pool:
         self._audience.leave(member)
 
     def subscriptions(self, member: Member) -> set[str]:
-        """What *member* is subscribed to."""
+        """Return the subscriptions of *member*."""
         return self._audience.subscriptions(member)
 
     async def subscribe(self, member: Member, uri: str) -> None:
@@ -292,7 +292,7 @@ class Pool:
 
     @property
     def processes(self) -> int:
-        """How many of its processes take calls."""
+        """Number of its processes that accept calls."""
         return sum(desk.seat.child is not None for desk in self._desks)
 
     @property

@@ -57,7 +57,7 @@ class Pools:
 
     @property
     def idle(self) -> bool:
-        """Whether no pool has a process or a member."""
+        """True if no pool has a process or a member."""
         return not any(pool.is_needed for pool in self._all())
 
     def find(self, server: str, caller: Caller, greeting: bytes) -> Pool | None:
@@ -116,7 +116,7 @@ class Pools:
         return self._eras[key]
 
     def is_modern_only(self, info: ServerInfo) -> bool:
-        """Whether the server is known not to speak the handshake era."""
+        """Return True if the server is known not to speak the handshake era."""
         if info.handshake is not None:
             return not info.handshake
         found = self._eras.get((info.id, info.state))
@@ -125,7 +125,7 @@ class Pools:
     # ------------------------------------------------------------------------------------ their end
 
     def count(self, server: str, caller: Caller) -> int:
-        """How many processes of *server* run in the pools that *caller* may use."""
+        """Return the number of processes of *server* in the pools that *caller* may use."""
         return sum(
             pool.processes
             for pool in self._pools.values()

@@ -47,7 +47,7 @@ class Waiting:
         """Bytes that it takes while it waits."""
 
     def is_of(self, whose: Sink | Peer) -> bool:
-        """Whether *whose* is where its answer goes, or whom it concerns."""
+        """Return True if *whose* is where its answer goes, or whom it concerns."""
         return whose is self.sink or whose is self.owner
 
 
@@ -100,7 +100,7 @@ class Queue(Generic[W]):
         return taken
 
     def concerns(self, owner: Peer) -> bool:
-        """Whether one of them concerns *owner*."""
+        """Return True if one of them concerns *owner*."""
         return any(request.owner is owner for request in self._waiting)
 
     def called(self, whose: Sink | Peer, identity: bytes) -> list[W]:

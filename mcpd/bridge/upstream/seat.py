@@ -118,7 +118,7 @@ class Seat:
             child.abandon(whose, fault)
 
     def is_calling(self, owner: Peer) -> bool:
-        """Whether a call that concerns *owner* is in flight."""
+        """Return True if a call that concerns *owner* is in flight."""
         running = any(call.owner is owner for child in self._children for call in child.calls.values())
         return running or self._queue.concerns(owner)
 
@@ -259,7 +259,7 @@ class Seat:
                     self._queue.refuse(request, fault)
 
     def _is_known(self, request: Waiting) -> bool:
-        """Whether *request* could be answered without a process, and was."""
+        """Return True if *request* could be answered without a process, and was."""
         return self._shelf is not None and catalog.replay(
             self._shelf,
             self._parts,

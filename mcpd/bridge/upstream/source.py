@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ServerInfo:
-    """What the bridge has to know of a server before it starts it; ``None`` stands for the bridge's own setting."""
+    """Information about a server that is needed to start it; ``None`` stands for the bridge's own setting."""
 
     id: str
     call_timeout: float | None = None
@@ -31,14 +31,14 @@ class ServerInfo:
     state: str = ""
     """Changes with the installed generation, its configuration and its ``mcps`` entry."""
     handshake: bool | None = None
-    """Whether it speaks the revisions with ``initialize``; ``None`` if nobody has found out yet."""
+    """True if it speaks the revisions with ``initialize``; ``None`` if nobody has found out yet."""
     modern: bool | None = None
     """The same for 2026-07-28."""
     policy: Policy | None = None
     """What its ``mcps`` entry changes, if it has one."""
 
     def is_same(self, other: ServerInfo) -> bool:
-        """Whether processes of the one can go on as those of the other; the policy is a part of the state."""
+        """Return True if processes of the one can go on as those of the other; the policy is a part of the state."""
         return replace(self, policy=None) == replace(other, policy=None)
 
 
@@ -97,7 +97,7 @@ class ServerSource(Protocol):
     """Where servers come from."""
 
     async def describe(self, server: str) -> ServerInfo:
-        """What is known of *server*, without starting it.
+        """Return what is known about *server* without starting it.
 
         Raises :class:`~mcpd.errors.NotFound`, :class:`~mcpd.errors.Disabled` or what else forbids to use it.
         """

@@ -21,7 +21,7 @@ DRAIN_TIMEOUT: Final = 30.0
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """What a process gets from whoever starts it."""
+    """Options for starting a process."""
 
     timeout: float
     """Seconds that a call may take without an answer or progress."""

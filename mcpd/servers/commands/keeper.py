@@ -50,17 +50,17 @@ class Task:
     readable: int
     """How many of the descriptors are what it may read; the rest is what it may change, too."""
     offline: bool
-    """Whether it is kept from the network here."""
+    """True if it is kept from the network here."""
     unheld: bool
-    """Whether it runs also where the kernel cannot hold it to the rules."""
+    """True if it runs also where the kernel cannot hold it to the rules."""
     apart: bool
-    """Whether it is kept from all processes elsewhere, too, but for those of a network that it is not kept from."""
+    """True if it is kept from all processes elsewhere, too, but for those of a network that it is not kept from."""
     read_only: tuple[str, ...] = ()
     """Absolute paths, below what it may change, that are read-only for it."""
     fixed: tuple[str, ...] = ()
     """Directories above those, which it cannot rename or remove."""
     required: bool = True
-    """Whether it is refused where there are no user namespaces, which that takes."""
+    """True if it is refused where there are no user namespaces, which that takes."""
 
     def encoded(self) -> bytes:
         """As the keeper reads it."""
@@ -171,7 +171,7 @@ def _go_to(directory: int, task: Task) -> dict[str, str]:
 
 
 def _keep_to_own() -> bool:
-    """Whether from now on no signal of ours reaches anybody but what we start."""
+    """Return True if from now on no signal of ours reaches anybody but what we start."""
     try:
         landlock.restrict(landlock.Rules(signals=True))
         os.kill(os.getppid(), 0)

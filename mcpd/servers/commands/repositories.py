@@ -38,7 +38,7 @@ class Protected:
     fixed: tuple[str, ...] = ()
     """The directories between the roots and those, which cannot be renamed or removed."""
     required: bool = True
-    """Whether a command is refused where the kernel cannot keep it from these."""
+    """True if a command is refused where the kernel cannot keep it from these."""
 
 
 @dataclass(frozen=True, slots=True)

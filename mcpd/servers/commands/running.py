@@ -54,13 +54,13 @@ class Start:
     writable: Sequence[int]
     """Of what it may change, too."""
     offline: bool
-    """Whether it is kept from the network."""
+    """True if it is kept from the network."""
     unheld: bool
-    """Whether it runs also where the kernel cannot hold it to the rules."""
+    """True if it runs also where the kernel cannot hold it to the rules."""
     protected: Protected
     """What of that is read-only for it."""
     apart: bool = False
-    """Whether it is somebody else's, and reaches no processes but its own and those of a network it may have."""
+    """True if it is somebody else's, and reaches no processes but its own and those of a network it may have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,7 @@ class Streams:
     keep: Literal["head", "tail"] = "head"
     """Which part of stdout is kept. With "head" a command that has filled it is ended at once."""
     merge: bool = False
-    """Whether stderr goes where stdout goes, in its order."""
+    """True if stderr goes where stdout goes, in its order."""
     on_line: Callable[[bytes], None] | None = None
     """Is given each line of stdout without its newline, in the loop's thread, while the command runs."""
 
@@ -90,7 +90,7 @@ class Ended:
     stderr: bytes = field(repr=False)
     """Empty if they were merged."""
     truncated: bool
-    """Whether there was more on stdout than is kept."""
+    """True if there was more on stdout than is kept."""
 
 
 class Runner:
@@ -205,7 +205,7 @@ def _file(stack: ExitStack, content: bytes) -> int:
 
 
 async def _first(events: tuple[asyncio.Event, ...], seconds: float | None) -> bool:
-    """Whether one of *events* is set within *seconds*."""
+    """Return True if one of *events* is set within *seconds*."""
     waiting = [asyncio.ensure_future(event.wait()) for event in events]
     timeout = None if seconds is None else max(0.0, seconds)
     try:

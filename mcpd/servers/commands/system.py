@@ -52,7 +52,7 @@ def variables(*, home: str, temporary: str, search: str = PROGRAMS, network: boo
 
 
 def is_isolated() -> bool:
-    """Whether there is no way to a network: only the loopback."""
+    """Return True if there is no way to a network: only the loopback."""
     return {name for _, name in socket.if_nameindex()} <= {"lo"}
 
 

@@ -121,7 +121,7 @@ class PlexusClient:
 
 
 async def _until(event: asyncio.Event, seconds: float) -> bool:
-    """Whether *event* is set within *seconds*."""
+    """Return True if *event* is set within *seconds*."""
     with suppress(TimeoutError):
         async with asyncio.timeout(max(0.0, seconds)):
             await event.wait()

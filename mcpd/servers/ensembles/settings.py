@@ -32,11 +32,11 @@ class Settings:
     """The home of scripts."""
     home: Path
     confined: bool = False
-    """Whether a sandbox shows nothing else."""
+    """True if a sandbox shows nothing else."""
     script_network: bool = False
-    """Whether scripts, and what hears of runs, may use the network."""
+    """True if scripts, and what hears of runs, may use the network."""
     commands_write_git: bool = False
-    """Whether they may change git directories, which are read-only for them otherwise."""
+    """True if they may change git directories, which are read-only for them otherwise."""
     keys: Mapping[str, str] = field(default_factory=dict, repr=False)
     """The keys of models' APIs, by the base URL that alone gets them."""
     problem: str | None = None

@@ -32,7 +32,7 @@ _BY_HAND = (
 
 
 def has_key(keys: Mapping[str, str], profile: Profile) -> bool:
-    """Whether there is a key for the API of *profile*; the client's model and the mock need none."""
+    """Return True if there is a key for the API of *profile*; the client's model and the mock need none."""
     if profile.provider not in DEFAULTS:
         return False
     known = _keys(keys)

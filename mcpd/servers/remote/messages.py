@@ -42,12 +42,12 @@ class Message:
 
     @property
     def is_request(self) -> bool:
-        """Whether it wants an answer."""
+        """True if it wants an answer."""
         return "id" in self.data and bool(self.method)
 
     @property
     def is_response(self) -> bool:
-        """Whether it is an answer."""
+        """True if it is an answer."""
         return not self.method
 
     @property

@@ -127,7 +127,7 @@ class StreamableHttp(Lanes):
             raise Fault(f"{self.remote.place} answers another request than it was asked")
 
     async def _hear_events(self, response: httpx2.Response, hear: Hear, place: _Place) -> bool:
-        """Whether the answer was among the events; a stream that breaks off has ended."""
+        """Return True if the answer was among the events; a stream that breaks off has ended."""
         try:
             async for event in httpx2.EventSource(response, max_event_size=MAX_MESSAGE):
                 place.note(event)
@@ -204,7 +204,7 @@ class StreamableHttp(Lanes):
         self._session = session
 
     async def _mend(self, message: Message, refused: Refused, session: str) -> bool:
-        """Whether it is worth asking again after *refused*: with a new session, or with headers not known before."""
+        """Return True if a retry after *refused* can succeed: with a new session or previously unknown headers."""
         if message.revision:
             code = refused.answer.data["error"].get("code") if refused.answer is not None else None
             return code == HEADER_MISMATCH and message.method == "tools/call" and await self._list_tools(message)

@@ -31,9 +31,9 @@ class _Script(Document):
     kind: Literal["python", "shell", ""] = ""
     sha256: Text = ""
     editable: bool = False
-    """Whether it is a file of a directory of scripts, which may have been edited since mcpd has looked at it."""
+    """True if it is a file of a directory of scripts, which may have been edited since mcpd has looked at it."""
     narrowed: bool = False
-    """Whether entries of the map change what clients get of it."""
+    """True if entries of the map change what clients get of it."""
     entry: Annotated[dict[str, JsonValue], BeforeValidator(as_map)] = Field(default_factory=dict)
     contents: list[str] = Field(default_factory=list)
 
@@ -71,9 +71,9 @@ class Definition:
     digest: str = ""
     """SHA-256 of the script, in hexadecimal digits; empty if there is none."""
     managed: bool = False
-    """Whether mcpd runs it, as far as can be told: it gave the manifest."""
+    """True if mcpd runs it, as far as can be told: it gave the manifest."""
     narrowed: bool = False
-    """Whether entries of the map change what clients get of it."""
+    """True if entries of the map change what clients get of it."""
 
     def limits(self) -> Limits:
         """What a call may take."""

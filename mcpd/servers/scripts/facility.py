@@ -225,7 +225,7 @@ class _List(Generic[M]):
     made: M
     pages: Pages[dict[str, Any]]
     whole: bool
-    """Whether what a transform was to add is there."""
+    """True if what a transform was to add is there."""
 
 
 class _Once(Generic[M]):

@@ -56,7 +56,7 @@ class Offered:
     results: Checker | None
     """Of what the tool's output schema says; ``None`` without one."""
     found: bool
-    """Whether what says how to call it was found in the script, and not given for it."""
+    """True if what says how to call it was found in the script, and not given for it."""
     missing: str = ""
     """Why it cannot be called; empty if it can."""
 
@@ -177,7 +177,7 @@ class Tools:
         self._offered[tool.name] = made
 
     def _is_full(self) -> bool:
-        """Whether no more are offered; counts that one more is not."""
+        """Return True if no more are offered; counts that one more is not."""
         full = len(self._offered) >= MOST_OFFERED
         self._left_out += full
         return full

@@ -62,7 +62,7 @@ class Checker:
         return text, hashlib.sha256(text).digest()
 
     def is_cheap_for(self, value: object) -> bool:
-        """Whether :meth:`fault` takes some milliseconds at most, so that nothing has to wait for it."""
+        """Return True if :meth:`fault` takes some milliseconds at most, so that nothing has to wait for it."""
         return self._cost > 0 and _weighs_less(value, min(MAX_WORK // self._cost, MAX_WEIGHT))
 
     def fault(self, value: object) -> str:
@@ -174,7 +174,7 @@ class _Cost:
 
 
 def _weighs_less(value: object, limit: int) -> bool:
-    """Whether *value* is lighter than *limit*. What is deep within weighs more: messages quote what is around."""
+    """Return True if *value* weighs less than *limit*. Nested values weigh more, as messages quote their context."""
     weight = 0
     pending: list[tuple[Any, int]] = [(value, 1)]
     while pending:

@@ -108,7 +108,7 @@ class Trail:
             os.fchmod(self._file, _MODE)
 
     def _is(self, name: str, fd: int) -> bool:
-        """Whether *fd* is what is called *name* now."""
+        """Return True if *fd* is what is called *name* now."""
         try:
             return os.path.samestat(os.stat(name, dir_fd=self._directory, follow_symlinks=False), os.fstat(fd))
         except FileNotFoundError:

@@ -56,7 +56,7 @@ class Call:
 
     @property
     def runs_command(self) -> bool:
-        """Whether a command is running."""
+        """True if a command is running."""
         return self._commands > 0
 
     @property

@@ -50,7 +50,7 @@ class Root:
 
     @property
     def moved(self) -> bool:
-        """Whether something else is at its path now, or nothing."""
+        """True if something else is at its path now, or nothing."""
         return path_of(self.fd) != self.path
 
 
@@ -278,7 +278,7 @@ class Jail:
 
 
 def _in_repository(directory: int, above: int, added: str | None) -> bool:
-    """Whether *directory*, with *added* in it, or one of the *above* ones that it is in is a git directory."""
+    """Return True if *directory*, with *added* in it, or one of the *above* ones that it is in is a git directory."""
     at = os.dup(directory)
 
     def has(part: str) -> bool:

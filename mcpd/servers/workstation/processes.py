@@ -99,7 +99,7 @@ class Command:
     env: Mapping[str, str] = field(default_factory=dict)
     """Variables besides those of :mod:`.environment`."""
     writes: bool = False
-    """Whether it may write in the roots; reading them it may in any case. In HOME and TMPDIR it always may write."""
+    """True if it may write in the roots; reading them it may in any case. In HOME and TMPDIR it always may write."""
     git_directories: tuple[str, ...] = ()
     """Real paths of the git directories that it may write to as well; only a command of git has some."""
     readable: tuple[str, ...] = ()
@@ -110,7 +110,7 @@ class Command:
     keep: Literal["head", "tail"] = "head"
     """Which part is kept if there is more. With "head" a command that has filled its stdout is ended at once."""
     merge: bool = False
-    """Whether stderr goes where stdout goes, in its order."""
+    """True if stderr goes where stdout goes, in its order."""
     on_line: Callable[[bytes], None] | None = None
     """Is given each line of stdout without its newline, in the loop's thread, while the command runs."""
 
@@ -124,7 +124,7 @@ class Completed:
     stdout: bytes = field(repr=False)
     stderr: bytes = field(repr=False)
     truncated: bool
-    """Whether there was more on stdout than is kept."""
+    """True if there was more on stdout than is kept."""
 
 
 class Processes:

@@ -54,15 +54,15 @@ class Settings:
     state: Path
     """Where the audit trail is, and the home of commands."""
     confined: bool = False
-    """Whether this process sees no more than the roots anyway, in mcpd's sandbox."""
+    """True if this process sees no more than the roots anyway, in mcpd's sandbox."""
     problem: str = ""
     """Why nothing may be touched, whatever :attr:`roots` say: what is wrong with the configuration."""
     allow_network: bool = False
     allow_hooks: bool = False
-    """Whether git runs what a repository's own configuration names: hooks, filters, drivers."""
+    """True if git runs what a repository's own configuration names: hooks, filters, drivers."""
     allow_hard_links: bool = False
     commands_write_git: bool = False
-    """Whether ci tools may change git directories, which are read-only for them otherwise."""
+    """True if ci tools may change git directories, which are read-only for them otherwise."""
     tools: ToolSet = ToolSet.COMMON
     tool_name_style: ToolNameStyle = ToolNameStyle.UNDERSCORE
     error_mapping: ErrorMapping = ErrorMapping.MCP

@@ -103,7 +103,7 @@ def _json(value: object) -> str:
 
 
 def _fits(value: str) -> bool:
-    """Whether *value* can be that of a variable."""
+    """Return True if *value* can be that of a variable."""
     try:
         return len(value.encode()) <= MAX_VARIABLE and "\0" not in value
     except UnicodeEncodeError:

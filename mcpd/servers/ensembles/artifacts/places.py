@@ -46,12 +46,12 @@ _FILE: Final = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY
 
 
 def is_ensemble(name: str) -> bool:
-    """Whether *name* can be the name of an ensemble."""
+    """Return True if *name* can be the name of an ensemble."""
     return _ENSEMBLE.fullmatch(name) is not None
 
 
 def is_stamp(name: str) -> bool:
-    """Whether *name* is that of a run's directory: ``YYYYMMDD-HHMMSS-mmm``."""
+    """Return True if *name* is that of a run's directory: ``YYYYMMDD-HHMMSS-mmm``."""
     return _STAMP.fullmatch(name) is not None
 
 
@@ -69,7 +69,7 @@ def parts(artifact: str) -> tuple[str, str]:
 
 
 def is_absent(error: OSError) -> bool:
-    """Whether *error* says that there is nothing to be opened."""
+    """Return True if *error* says that there is nothing to be opened."""
     return error.errno in _ABSENT
 
 
@@ -131,7 +131,7 @@ def read(descriptor: int, most: int) -> bytes:
 
 
 def goes_on(directory: int) -> bool:
-    """Whether the run, whose directory that is, holds its lock."""
+    """Return True if the run, whose directory that is, holds its lock."""
     try:
         with opened_file(directory, LOCK) as lock:
             # Two readers are not in each other's way.

@@ -174,7 +174,7 @@ class Artifacts:
         return _shortest(ensemble, known[ensemble], known) if ensemble in known else ensemble
 
     def is_in(self, artifact: str, root: Path) -> bool:
-        """Whether *artifact* is below *root*."""
+        """Return True if *artifact* is below *root*."""
         name, timestamp = places.parts(self.resolved(artifact))
         found, stamps = self._found(name)
         return found == root and timestamp in stamps

@@ -385,7 +385,7 @@ class Measure:
     cost_usd: float | None
     tokens: int
     reused: bool = False
-    """Whether an earlier run did it."""
+    """True if an earlier run did it."""
 
 
 @dataclass(frozen=True, slots=True)

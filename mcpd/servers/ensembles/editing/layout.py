@@ -157,11 +157,11 @@ class Layout:
         return at - self.line_start(at)
 
     def begins_line(self, at: int) -> bool:
-        """Whether nothing but blanks is before *at* on its line."""
+        """Return True if nothing but blanks is before *at* on its line."""
         return not self.text[self.line_start(at) : at].strip(" \t")
 
     def ends_line(self, at: int) -> bool:
-        """Whether nothing but blanks and a comment is behind *at* on its line."""
+        """Return True if nothing but blanks and a comment is behind *at* on its line."""
         found = _REST.match(self.text, at)
         return found is not None and self.text[found.end() : found.end() + 1] in {"", "\n"}
 
@@ -189,7 +189,7 @@ class Layout:
 
 
 def is_flow(node: Node) -> bool:
-    """Whether *node* is a list or mapping in brackets."""
+    """Return True if *node* is a list or mapping in brackets."""
     return bool(getattr(node, "flow_style", False))
 
 
@@ -213,7 +213,7 @@ class Style:
     offset: int = 2
     """Of the dash of a list from the key that has it."""
     block_lists: bool = False
-    """Whether lists of names have a line for each."""
+    """True if lists of names have a line for each."""
 
     def block(self, value: Any, column: int) -> str:
         """*value*, with all lines but the first indented to *column*.
@@ -292,7 +292,7 @@ def _long(value: Any) -> bool:
 
 
 def reads_as(text: str, value: Any) -> bool:
-    """Whether *text* is YAML for *value*."""
+    """Return True if *text* is YAML for *value*."""
     try:
         return bool(read(text, "agent")[0] == value)
     except InvalidConfig:
@@ -369,7 +369,7 @@ def _lines(
 
 
 def _ends_line(layout: Layout, item: Item, sequence: Node) -> bool:
-    """Whether nothing but a comma and a comment is behind *item* on its line."""
+    """Return True if nothing but a comma and a comment is behind *item* on its line."""
     comma = layout.comma(item.end, sequence.end_mark.index)
     if comma is not None and not layout.text[item.end : comma].strip(" \t"):
         return layout.ends_line(comma + 1)

@@ -53,7 +53,7 @@ class Changes(_Strict):
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing is to change."""
+        """True if nothing is to change."""
         return not (self.add_agents or self.remove_agents or self.modify_dependencies or self.update_model_profiles)
 
 

@@ -207,7 +207,7 @@ class Run:
         return replace(known, reused=True) if all(map(self._unchanged, agent.depends_on)) else None
 
     def _unchanged(self, name: str) -> bool:
-        """Whether the agent *name* has the response of the earlier run, or has none as it had none then."""
+        """Return True if the agent *name* has the response of the earlier run, or has none as it had none then."""
         now, then = self._results[name], self._earlier.get(name)
         return now.reused if now.status == "success" else then is None or then.status != "success"
 

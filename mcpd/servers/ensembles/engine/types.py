@@ -81,7 +81,7 @@ class AgentResult:
     profile: str | None = None
     attempts: int = 1
     fallback: bool = False
-    """Whether the response is the fallback profile's."""
+    """True if the response is the fallback profile's."""
     iterations: int | None = None
     """Of a loop."""
     instances: list[AgentResult] = field(default_factory=list)
@@ -91,7 +91,7 @@ class AgentResult:
     definition: str = ""
     """The hash of what it is and depends on; an earlier result counts for a later run with the same."""
     reused: bool = False
-    """Whether the response is an earlier run's."""
+    """True if the response is an earlier run's."""
 
     @property
     def seconds(self) -> float:
@@ -169,9 +169,9 @@ class Prompt:
     """With the agent's own settings over it."""
     system: str | None = None
     json: bool = False
-    """Whether the answer is to be JSON."""
+    """True if the answer is to be JSON."""
     trusted: bool = False
-    """Whether the profile's ``base_url`` is the user's own word; a key goes nowhere else but where keys say."""
+    """True if the profile's ``base_url`` is the user's own word; a key goes nowhere else but where keys say."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -209,9 +209,9 @@ class _Use:
     text: str
     path: tuple[str | int, ...]
     outside: bool = False
-    """Whether what it reads is not the agents of this ensemble."""
+    """True if what it reads is not the agents of this ensemble."""
     before: bool = False
-    """Whether it is read before there are instances."""
+    """True if it is read before there are instances."""
 
 
 def _references(ensemble: Ensemble) -> Iterator[Problem]:
@@ -294,5 +294,5 @@ class _Reach:
             self._reached[name] = reached
 
     def depends(self, name: str, on: str) -> bool:
-        """Whether the agent *name* depends on *on*."""
+        """Return True if the agent *name* depends on *on*."""
         return name not in self._reached or bool(self._reached[name] & self._bits[on])

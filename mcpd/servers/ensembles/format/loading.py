@@ -138,7 +138,7 @@ def _validated(model: type[_Model], content: dict[str, Any], positions: Position
 
 
 def _follows(fault: ErrorDetails, content: dict[str, Any]) -> bool:
-    """Whether *fault* is that a list is too short for want of entries without faults."""
+    """Return True if *fault* is that a list is too short for want of entries without faults."""
     return fault["type"] == "too_short" and bool(content.get(str(fault["loc"][0])))
 
 

@@ -38,7 +38,7 @@ class Scope(Protocol):
     """What references read: names and their values, text or what JSON has. Any mapping is one."""
 
     def __contains__(self, name: object, /) -> bool:
-        """Whether there is a value of that name."""
+        """Return True if there is a value of that name."""
 
     def __getitem__(self, name: str, /) -> Any:
         """The value."""
@@ -71,7 +71,7 @@ def resolve(reference: str, values: Scope) -> Any:
 
 
 def holds(condition: str, values: Scope) -> bool:
-    """Whether *condition* holds; what is missing counts as null.
+    """Return True if *condition* holds; what is missing counts as null.
 
     Raises :class:`~mcpd.errors.InvalidArgument` if it is no condition.
     """
@@ -286,7 +286,7 @@ def _equals(value: Any, literal: Any) -> bool:
 
 
 def _same(one: Any, other: Any) -> bool:
-    """Whether two values are the same in JSON, where true is not 1. The depth of *other* limits the recursion."""
+    """Return True if two values are equal in JSON, where true is not 1. The depth of *other* limits the recursion."""
     if isinstance(one, bool) or isinstance(other, bool):
         return one is other
     if isinstance(one, list) and isinstance(other, list):

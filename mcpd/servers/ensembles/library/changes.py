@@ -41,7 +41,7 @@ class Interest:
     names: set[str] | None = field(default_factory=set)
     """Of what is in it; None for all."""
     contents: bool = False
-    """Whether files that are written matter, or only what appears."""
+    """True if files that are written matter, or only what appears."""
 
 
 class Interests(dict["Path", Interest]):
@@ -138,14 +138,14 @@ class Changes:
     ensembles: set[str] = field(default_factory=set)
     """Their names."""
     profiles: bool = False
-    """Whether any has, or what else ``config.yaml`` says."""
+    """True if any has, or what else ``config.yaml`` says."""
     artifacts: set[str] = field(default_factory=set)
     """The names of the ensembles that they are of."""
     listing: bool = False
-    """Whether a list of ensembles, or of those that have artifacts, is another one now."""
+    """True if a list of ensembles, or of those that have artifacts, is another one now."""
 
     def __bool__(self) -> bool:
-        """Whether there is anything."""
+        """Return True if there is anything."""
         return bool(self.ensembles or self.profiles or self.artifacts or self.listing)
 
 

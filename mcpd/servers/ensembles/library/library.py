@@ -99,7 +99,7 @@ class Entry:
     kinds: tuple[str, ...]
     """Of its agents, see :func:`.models.kind_of`."""
     shadowed: bool
-    """Whether its name alone means another one."""
+    """True if its name alone means another one."""
     problem: str | None
     """Why it cannot be run, with file and, where there is one, line."""
     modified: float
@@ -318,7 +318,7 @@ def _meant(look: Look, among: Iterable[Tier], name: str) -> Known | None:
 
 
 def _is_same(known: Known) -> bool:
-    """Whether the file of *known* is still what it was."""
+    """Return True if the file of *known* is still what it was."""
     try:
         return signature(known.tier.status(known.file.relative)) == known.file.signature
     except OSError:

@@ -64,7 +64,7 @@ class ProfileEntry:
     profile: Profile | None
     origin: Origin
     shadowed: bool = False
-    """Whether one of the same name counts instead."""
+    """True if one of the same name counts instead."""
     problem: str | None = None
 
 

@@ -58,12 +58,12 @@ class Tier:
 
     @property
     def nested(self) -> bool:
-        """Whether directories below count; the package's are scripts."""
+        """True if directories below count; the package's are scripts."""
         return self.kind != "shipped"
 
     @property
     def follows(self) -> bool:
-        """Whether symlinks may lead anywhere."""
+        """True if symlinks may lead anywhere."""
         return self.project is None
 
     @property
@@ -80,7 +80,7 @@ class Tier:
         return Origin(self.kind, file, self.base, self.project)
 
     def holds(self, origin: Origin) -> bool:
-        """Whether *origin* is from here."""
+        """Return True if *origin* is from here."""
         return self.kind == origin.tier and self.base == origin.base
 
     def open(self, relative: str, flags: int) -> int:

@@ -82,7 +82,7 @@ class Base:
         return f"{self.scheme}://{self.host}{port}{self.path}"
 
     def covers(self, other: Base) -> bool:
-        """Whether *other* is the same, or below it."""
+        """Return True if *other* is the same, or below it."""
         return (self.scheme, self.host, self.port) == (other.scheme, other.host, other.port) and (
             f"{other.path}/".startswith(f"{self.path}/")
         )

@@ -45,7 +45,7 @@ class _Binding:
     args: list[Any] = field(default_factory=list)
     kwargs: dict[str, Any] = field(default_factory=dict)
     in_place: bool = False
-    """Whether all before ``*args`` have to be given by position, because there is something for it."""
+    """True if all before ``*args`` have to be given by position, because there is something for it."""
 
     def add(self, parameter: inspect.Parameter) -> None:
         """Find the argument of the next *parameter*."""

@@ -135,7 +135,7 @@ class Zygote(Control):
 
     @property
     def alive(self) -> bool:
-        """Whether it can be asked for keepers."""
+        """True if it can be asked for keepers."""
         return self._process.returncode is None
 
     async def end(self) -> None:
@@ -164,7 +164,7 @@ async def drain(sock: socket.socket) -> None:
 
 
 def is_open(sock: socket.socket) -> bool:
-    """Whether a keeper is still at the other end of a channel that it has nothing to say on yet."""
+    """Return True if a keeper is still at the other end of a channel that it has nothing to say on yet."""
     try:
         return bool(sock.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT))
     except BlockingIOError:

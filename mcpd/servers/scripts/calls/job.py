@@ -69,7 +69,7 @@ class Outcome:
     error: str
     raw: dict[str, Any] | None = None
     timed_out: bool = False
-    """Whether it failed because its time was over."""
+    """True if it failed because its time was over."""
 
 
 def size(count: int) -> str:

@@ -139,7 +139,7 @@ def _as_said(value: dict[Any, Any]) -> dict[str, Any] | None:
 
 
 def _is_result(value: dict[Any, Any]) -> bool:
-    """Whether *value* is a whole result of MCP (CallToolResult)."""
+    """Return True if *value* is a whole result of MCP (CallToolResult)."""
     return (
         set(value) <= {"content", "structuredContent", "isError", "_meta"}
         and isinstance(value.get("content"), list)
@@ -186,7 +186,7 @@ def _viewed(output: Any, content_type: str) -> dict[str, Any]:
 
 
 def _is_encoded(block: dict[str, Any]) -> bool:
-    """Whether what should be base64 in a content block is."""
+    """Return True if what should be base64 in a content block is."""
     data = block["resource"].get("blob", "") if block["type"] == "resource" else block.get("data", "")
     if block["type"] in {"text", "resource_link"}:
         return True
@@ -198,12 +198,12 @@ def _is_encoded(block: dict[str, Any]) -> bool:
 
 
 def are_encoded(content: list[dict[str, Any]]) -> bool:
-    """Whether all data in *content*, which are blocks, is base64."""
+    """Return True if all data in *content*, which are blocks, is base64."""
     return all(map(_is_encoded, content))
 
 
 def are_blocks(content: Any) -> bool:
-    """Whether *content* is a list of MCP's content blocks, as far as one can see."""
+    """Return True if *content* is a list of MCP's content blocks, as far as one can see."""
     return isinstance(content, list) and all(
         isinstance(block, dict)
         and isinstance(block.get("type"), str)

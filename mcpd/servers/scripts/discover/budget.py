@@ -26,7 +26,7 @@ class Budget:
         self.tool = MAX_TOOL
 
     def spend(self, characters: int) -> bool:
-        """Whether there is room for *characters* more; if so, they are taken."""
+        """Return True if there is room for *characters* more; if so, they are taken."""
         if characters > self.tool or characters > self.file:
             return False
         self.tool -= characters
@@ -34,6 +34,6 @@ class Budget:
         return True
 
     def read(self, characters: int) -> bool:
-        """Whether *characters* of the file may be read for one more use. Once they may not, nothing more is."""
+        """Return True if *characters* of the file may be read for one more use. Once they may not, nothing more is."""
         self._effort -= characters
         return self._effort >= 0

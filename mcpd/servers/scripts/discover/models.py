@@ -171,7 +171,7 @@ def _dataclass_field(name: str, annotation: ast.expr, call: ast.Call, names: Nam
 
 
 def _has_default(annotation: ast.expr, names: Names) -> bool:
-    """Whether ``Annotated[T, Field(default=…)]`` gives the field its default."""
+    """Return True if ``Annotated[T, Field(default=…)]`` gives the field its default."""
     match annotation:
         case ast.Subscript(value, ast.Tuple([_, *extras])) if names.full(value) == "Annotated":
             return any(constraints.read(extra, names).required is False for extra in extras)
@@ -180,7 +180,7 @@ def _has_default(annotation: ast.expr, names: Names) -> bool:
 
 
 def _is_required(annotation: ast.expr, names: Names, *, total: bool) -> bool:
-    """Whether a key of a TypedDict has to be there (PEP 655)."""
+    """Return True if a key of a TypedDict has to be there (PEP 655)."""
     if isinstance(annotation, ast.Subscript):
         full = names.full(annotation.value)
         if full in {"Required", "NotRequired"}:

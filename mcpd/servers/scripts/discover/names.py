@@ -47,7 +47,7 @@ class Names:
         self._weights: dict[int, int] = {}
 
     def may_read(self, *nodes: ast.AST) -> bool:
-        """Whether *nodes*, which are parts of the file, may be read for one more use."""
+        """Return True if *nodes*, which are parts of the file, may be read for one more use."""
         for node in nodes:
             if id(node) not in self._weights:
                 self._weights[id(node)] = _weight(node)
@@ -115,7 +115,7 @@ class Names:
         return [full for cls in self.lineage(node) for base in cls.bases if (full := self.full(_unsubscripted(base)))]
 
     def is_dataclass(self, node: ast.ClassDef) -> bool:
-        """Whether the class *node* itself is decorated as a dataclass."""
+        """Return True if the class *node* itself is decorated as a dataclass."""
         return any(
             self.full(item.func if isinstance(item, ast.Call) else item) in DATACLASSES for item in node.decorator_list
         )
@@ -223,7 +223,7 @@ def _weight(node: ast.AST) -> int:
 
 
 def is_bytes(node: ast.expr) -> bool:
-    """Whether *node* is a literal of bytes, which as base64 would be another value."""
+    """Return True if *node* is a literal of bytes, which as base64 would be another value."""
     return isinstance(node, ast.Constant) and isinstance(node.value, bytes)
 
 

@@ -129,7 +129,7 @@ def _info(argument: ast.arg, default: ast.expr | None, names: Names) -> constrai
 
 
 def _is_described(argument: ast.arg, names: Names) -> bool:
-    """Whether the annotation of *argument* describes it."""
+    """Return True if the annotation of *argument* describes it."""
     match argument.annotation:
         case ast.Subscript(value, ast.Tuple([_, *extras])) if names.full(value) == "Annotated":
             return any(constraints.read(extra, names).description for extra in extras)

@@ -165,7 +165,7 @@ def _by_name(parameters: Iterable[Parameter]) -> dict[str, Parameter]:
 
 
 def _swallows(parameter: Parameter) -> bool:
-    """Whether *parameter* takes words that are not its own."""
+    """Return True if *parameter* takes words that are not its own."""
     return parameter.modifier == "%" or (parameter.modifier == "~" and parameter.kind != "arg")
 
 

@@ -222,7 +222,7 @@ def _bind(found: Bindings, node: ast.AST) -> None:  # noqa: C901, PLR0912 -- a t
 
 
 def _makes_descriptor(decorator: ast.expr) -> bool:
-    """Whether *decorator* makes of a function what is for the body of a class, and cannot be called outside of it."""
+    """Return True if *decorator* makes a function usable only in the body of a class."""
     match decorator:
         case ast.Name(name) | ast.Attribute(attr=name):
             return name in _DESCRIPTORS

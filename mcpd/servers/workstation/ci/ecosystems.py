@@ -306,7 +306,7 @@ class _Python:
         return Offer({kind: found for kind, found in (commands | usual(tasks)).items() if found}, tasks)
 
     def uses(self, tool: str) -> bool:
-        """Whether the project is set up for *tool*."""
+        """Return True if the project is set up for *tool*."""
         return (
             tool in self.tools
             or tool in self.required

@@ -78,7 +78,7 @@ class Parsed:
     diagnostics: list[Diagnostic]
     """Each once, in order."""
     truncated: bool
-    """Whether there may be more: not all of the output was looked at, or too much was found."""
+    """True if there may be more: not all of the output was looked at, or too much was found."""
 
 
 def parse(ecosystem: str, output: str, directory: str, *, check: Callable[[], None] = lambda: None) -> Parsed:

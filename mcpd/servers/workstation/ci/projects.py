@@ -301,14 +301,14 @@ class Project:
         self._by_suffix: dict[str, list[str]] | None = None
 
     def installed(self, program: str) -> bool:
-        """Whether *program* is there: in the project if it has a slash, else where commands are found."""
+        """Return True if *program* is there: in the project if it has a slash, else where commands are found."""
         if program not in self._installed:
             own = self._exists(program.removeprefix("./")) if "/" in program else None
             self._installed[program] = self._call.which(program) is not None if own is None else own
         return self._installed[program]
 
     def has(self, *paths: str) -> bool:
-        """Whether any of *paths*, relative to the project, exists, be it as a symlink to wherever."""
+        """Return True if any of *paths*, relative to the project, exists, be it as a symlink to wherever."""
         return any(self._exists(path) for path in paths)
 
     def first(self, *paths: str) -> str | None:

@@ -188,7 +188,7 @@ class Run:
     output: str = field(repr=False)
     """The end of stdout and stderr in their order: without escape sequences, invalid UTF-8 replaced."""
     truncated: bool
-    """Whether there was more before."""
+    """True if there was more before."""
 
     @property
     def summary(self) -> str:

@@ -53,7 +53,7 @@ def real_path(directory: int, name: str) -> str:
 
 
 def is_mounted_read_only(directory: int, name: str) -> bool:
-    """Whether *name* in *directory* is, by itself or with what is around it, mounted so that nothing can change it."""
+    """Return True if *name* in *directory* is mounted read-only, by itself or with a directory above it."""
     try:
         fd = open_beneath(directory, name, os.O_PATH | os.O_NOFOLLOW)
     except OSError:
@@ -451,7 +451,7 @@ def _rename(found: Target, temporary: str) -> None:
 
 
 def differs(before: os.stat_result, now: os.stat_result | None) -> bool:
-    """Whether *now* is another file than *before*, or its content was changed."""
+    """Return True if *now* is another file than *before*, or its content was changed."""
 
     def signature(status: os.stat_result) -> tuple[int, ...]:
         return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns

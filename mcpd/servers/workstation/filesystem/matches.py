@@ -66,7 +66,7 @@ class Matches:
 
     @property
     def listens(self) -> bool:
-        """Whether anything that is said of the file can count."""
+        """True if anything that is said of the file can count."""
         return self._accepted and not self.full
 
     def begin(self, path: str) -> None:

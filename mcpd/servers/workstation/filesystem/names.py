@@ -19,7 +19,7 @@ def shown_name(text: str) -> str:
 
 
 def is_addressable(name: str) -> bool:
-    """Whether *name*, as ``os`` gives it, is UTF-8, so that an argument of a tool can name it."""
+    """Return True if *name*, as ``os`` gives it, is UTF-8, so that an argument of a tool can name it."""
     return _HALVES.search(name) is None
 
 

@@ -126,12 +126,12 @@ def type_of_bytes(name: str, head: bytes) -> str:
 
 
 def is_image(kind: str) -> bool:
-    """Whether *kind*, from :func:`type_of_bytes`, is one of the images that clients show."""
+    """Return True if *kind*, from :func:`type_of_bytes`, is one of the images that clients show."""
     return kind in _SHOWN and kind.startswith("image/")
 
 
 def is_audio(kind: str) -> bool:
-    """Whether *kind*, from :func:`type_of_bytes`, is one of the sounds that clients play."""
+    """Return True if *kind*, from :func:`type_of_bytes`, is one of the sounds that clients play."""
     return kind in _SHOWN and kind.startswith("audio/")
 
 
@@ -191,7 +191,7 @@ class ReadResult(Result):
         default=None, description="Encoding of the text in the file; base64: text contains its bytes"
     )
     byte_order_mark: bool | None = Field(
-        default=None, description="Whether the file begins with one; it is not part of the text"
+        default=None, description="True if the file begins with one; it is not part of the text"
     )
     text: str | None = Field(default=None, description="The same as in content")
     offset: int | None = Field(default=None, description="First byte of what was read")

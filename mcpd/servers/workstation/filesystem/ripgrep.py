@@ -68,7 +68,7 @@ class Sources:
         return self._fd >= 0
 
     def has(self, offset: int, data: bytes) -> bool:
-        """Whether the file has *data* at *offset*, counted as ripgrep does: in UTF-8 and without a byte order mark."""
+        """Return True if the file has *data* at *offset*, counted like ripgrep: in UTF-8, without byte order mark."""
         if self._text is not None:
             return self._text[offset : offset + len(data)] == data
         try:

@@ -181,9 +181,9 @@ class Piece:
     end: int
     """The byte after it."""
     is_last: bool
-    """Whether the file ended there."""
+    """True if the file ended there."""
     is_full: bool = False
-    """Whether it was cut as its JSON would be too long."""
+    """True if it was cut as its JSON would be too long."""
 
     @property
     def newlines(self) -> int:
@@ -197,7 +197,7 @@ class Piece:
 
     @property
     def ends_line(self) -> bool:
-        """Whether a line begins where it ends."""
+        """True if a line begins where it ends."""
         return self.text.endswith("\n")
 
 

@@ -58,7 +58,7 @@ def name_of(root: Root) -> tuple[int, str]:
 
 
 def is_in_trash(root: Root, directory: int, name: str) -> bool:
-    """Whether *name* in *directory*, by its real path, is the trash of *root* or in it."""
+    """Return True if *name* in *directory*, by its real path, is the trash of *root* or in it."""
     return f"{real_path(directory, name)}/".startswith(f"{real_path(*name_of(root))}/")
 
 

@@ -35,7 +35,7 @@ class Glob:
     only_directories: bool
 
     def matches(self, path: str, *, directory: bool) -> bool:
-        """Whether it is about *path*, relative and without ``.``."""
+        """Return True if it is about *path*, relative and without ``.``."""
         return (directory or not self.only_directories) and self.pattern.fullmatch(path) is not None
 
 
@@ -208,11 +208,11 @@ class Globs:
         return bool(self._globs)
 
     def matches(self, path: str, *, directory: bool) -> bool:
-        """Whether one is about *path*."""
+        """Return True if one is about *path*."""
         return any(each.matches(path, directory=directory) for each in self._globs)
 
     def covers(self, path: str) -> bool:
-        """Whether one is about the file *path* or a directory that it is in."""
+        """Return True if one is about the file *path* or a directory that it is in."""
         return self._covers_directory(path.rpartition("/")[0]) or self.matches(path, directory=False)
 
     def _covers_directory(self, path: str) -> bool:
@@ -271,7 +271,7 @@ class Query:
     ignore_case: bool
     multiline: bool
     names: bool
-    """Whether names are searched instead of contents."""
+    """True if names are searched instead of contents."""
     include: list[str]
     exclude: list[str]
     hidden: bool

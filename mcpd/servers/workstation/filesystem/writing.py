@@ -422,7 +422,7 @@ class EditResult(Result):
     path: str = Field(description="Absolute")
     changed: bool = Field(description="True if the file was changed; with dry_run, if it would be")
     diff: str = Field(description="Unified, with the path from the root; empty if nothing changed")
-    diff_truncated: bool = Field(description="Whether the diff is cut off")
+    diff_truncated: bool = Field(description="True if the diff is cut off")
     replacements: int = Field(description="Number of replacements")
     added: int = Field(description="Lines added")
     removed: int = Field(description="Lines removed")

@@ -113,7 +113,7 @@ class BlameResult(Result):
     path: str
     lines: list[BlamedLine]
     commits: list[BlamedCommit] = Field(description="The commits of the lines, each once")
-    truncated: bool = Field(description="Whether there are more lines up to end_line, or to the end of the file")
+    truncated: bool = Field(description="True if there are more lines up to end_line, or to the end of the file")
     next_line: int | None = Field(default=None, description="The value of start_line that continues")
 
 

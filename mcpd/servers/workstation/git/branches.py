@@ -97,7 +97,7 @@ class BranchesResult(Result):
     current: str | None = Field(default=None, description="The current branch; absent if HEAD is detached")
     detached: bool = Field(description="True if HEAD is detached")
     branches: list[Branch] = Field(description="The branches that have commits")
-    truncated: bool = Field(description="Whether there are more")
+    truncated: bool = Field(description="True if there are more")
 
 
 class CurrentBranchResult(Result):

@@ -322,5 +322,5 @@ def pathspecs_but(excluded: Iterable[str], paths: Iterable[str] = (".",)) -> lis
 
 
 def below(paths: Iterable[str], path: str) -> bool:
-    """Whether *path* is one of *paths* or in one of them, all from the top level."""
+    """Return True if *path* is one of *paths* or in one of them, all from the top level."""
     return any(each in {".", path} or path.startswith(each + "/") for each in paths)

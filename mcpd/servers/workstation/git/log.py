@@ -94,7 +94,7 @@ class LogResult(Result):
 
     repository: str = Field(description="Top of the repository")
     commits: list[Commit] = Field(description="Newest first")
-    truncated: bool = Field(description="Whether there are more")
+    truncated: bool = Field(description="True if there are more")
     next_skip: int | None = Field(default=None, description="The value of skip that continues")
 
 

@@ -44,7 +44,7 @@ class Repository:
     git_directory: Place
     """Where HEAD and the index are."""
     bare: bool = False
-    """Whether there is no working tree."""
+    """True if there is no working tree."""
     directories: tuple[str, ...] = ()
     """The real paths of the git directory, and of what all working trees share."""
     hook_safe: tuple[tuple[str, str], ...] = field(default=(), repr=False)

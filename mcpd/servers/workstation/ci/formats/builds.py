@@ -48,7 +48,7 @@ class Directories(Reader):
         self._left: list[str] = []
 
     def read(self, line: str) -> bool:
-        """Whether *line* says where make goes."""
+        """Return True if *line* says where make goes."""
         match = _DIRECTORY.match(line) if line.endswith("'") and " directory " in line else None
         if match is None:
             return False
@@ -72,7 +72,7 @@ class Cmake(Reader):
         self._failed = False
 
     def read(self, line: str) -> bool:
-        """Whether *line* belongs to a message."""
+        """Return True if *line* belongs to a message."""
         if line.startswith("CMake ") and (match := _CMAKE.match(line)):
             self._flush()
             self._severity = match["severity"].rpartition(" ")[2]
@@ -114,7 +114,7 @@ class Programs(Reader):
     """Reads the rest: what names a program, or only a severity, and a line at most."""
 
     def read(self, line: str) -> bool:
-        """Whether *line* is such an error."""
+        """Return True if *line* is such an error."""
         return (
             ("*** " in line and self._target(line))
             or (": " in line and (self._program(line) or self._shell(line)))
@@ -208,7 +208,7 @@ class _Line(BaseModel):
 
 
 def is_cargo(line: str) -> bool:
-    """Whether *line* is one of cargo's, which writes the reason first."""
+    """Return True if *line* is one of cargo's, which writes the reason first."""
     return line.startswith(_START)
 
 
@@ -216,7 +216,7 @@ class Cargo(Reader):
     """Reads them."""
 
     def read(self, line: str) -> bool:
-        """Whether *line*, a whole one, is cargo's."""
+        """Return True if *line*, a whole one, is cargo's."""
         if not is_cargo(line):
             return False
         if line.startswith(_MESSAGE) and len(line) <= _MAX_LINE:
@@ -262,7 +262,7 @@ class GoTests(Reader):
         self._panic: str | None = None
 
     def read(self, line: str) -> bool:
-        """Whether *line* is about a test or a panic."""
+        """Return True if *line* is about a test or a panic."""
         if line.startswith("=== ") and (run := _RUN.match(line)):
             self._running = run["name"]
             return True
@@ -351,7 +351,7 @@ class DotnetTests(Reader):
         self._lines = 0
 
     def read(self, line: str) -> bool:
-        """Whether *line* is about a test that failed, or an exception."""
+        """Return True if *line* is about a test that failed, or an exception."""
         if line.startswith("  ") and (failed := _FAILED.match(line)):
             self._flush(NOWHERE)
             self._title = failed["name"]
@@ -431,7 +431,7 @@ class Javac(Reader):
         self._pending: _Pending | None = None
 
     def read(self, line: str) -> bool:
-        """Whether *line* belongs to a diagnostic."""
+        """Return True if *line* belongs to a diagnostic."""
         match = _JAVAC.match(line) if ".java:" in line or ".groovy:" in line else None
         if match is not None:
             self._flush(None)
@@ -472,7 +472,7 @@ class JvmTests(Reader):
         self._wrong = False
 
     def read(self, line: str) -> bool:
-        """Whether *line* is about that."""
+        """Return True if *line* is about that."""
         if self._thrown is not None:
             return self._stack(self._thrown, line)
         if self._title is not None and line.strip():

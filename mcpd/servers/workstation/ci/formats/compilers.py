@@ -97,7 +97,7 @@ class Located(Reader):
     """Reads them."""
 
     def read(self, line: str) -> bool:
-        """Whether there is a place in *line* with something behind it that says what is wrong there."""
+        """Return True if there is a place in *line* with something behind it that says what is wrong there."""
         return any(
             rule(place)
             for match in islice(_COLONS.finditer(line), _PLACES)
@@ -252,7 +252,7 @@ class Bracketed(Reader):
     """Reads them."""
 
     def read(self, line: str) -> bool:
-        """Whether *line* is one of these."""
+        """Return True if *line* is one of these."""
         findings = self.findings
         if "(" in line and (_brackets(findings, line) or _kotlin(findings, line)):
             return True
@@ -344,7 +344,7 @@ class Arrows(Reader):
         self._panic: tuple[str, Spot] | None = None
 
     def read(self, line: str) -> bool:
-        """Whether *line* belongs to one of these."""
+        """Return True if *line* belongs to one of these."""
         if self._panic is not None:
             self._panicked(line)
             return True
@@ -452,7 +452,7 @@ class Lists(Reader):
         self._file: str | None = None
 
     def read(self, line: str) -> bool:
-        """Whether *line* is an entry of a list."""
+        """Return True if *line* is an entry of a list."""
         if not line:
             self._file = None
         elif line[0] not in " \t":
@@ -488,7 +488,7 @@ class Stacks(Reader):
         """Where node says that the exception comes from, before it quotes the line."""
 
     def read(self, line: str) -> bool:
-        """Whether *line* belongs to an exception."""
+        """Return True if *line* belongs to an exception."""
         raised = _THROWN.match(line)
         if raised is not None:
             self._flush()

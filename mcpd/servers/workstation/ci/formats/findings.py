@@ -144,7 +144,7 @@ class Findings:
         return whole.removeprefix(self._inside)
 
     def is_own(self, name: str) -> bool:
-        """Whether the file *name*, as printed, is the project's own, not a library's or the language's."""
+        """Return True if the file *name*, as printed, is the project's own, not a library's or the language's."""
         if name.startswith(_FOREIGN) or _NOT_OURS.search(name):
             return False
         path = self.path(name)

@@ -32,7 +32,7 @@ class Tracebacks(Reader):
         self._test: str | None = None
 
     def read(self, line: str) -> bool:
-        """Whether *line* belongs to a traceback."""
+        """Return True if *line* belongs to a traceback."""
         start = line.find(_START) if _START[:9] in line else -1
         if start >= 0:
             self._begin(line[:start])
@@ -119,7 +119,7 @@ class Pytest(Reader):
         self._failures = False
 
     def read(self, line: str) -> bool:
-        """Whether *line* is pytest's."""
+        """Return True if *line* is pytest's."""
         if "pytest" not in self.findings.words:
             return False
         if line.startswith("==="):
@@ -227,7 +227,7 @@ def _count(counts: dict[str, int], key: str) -> None:
 
 
 def _uncount(counts: dict[str, int], key: str) -> bool:
-    """Whether *key* was counted; once for each time that it was."""
+    """Return True if *key* was counted; once for each time that it was."""
     left = counts.get(key, 0)
     if left:
         counts[key] = left - 1
@@ -255,7 +255,7 @@ class Mocha(Reader):
         self._lines = 0
 
     def read(self, line: str) -> bool:
-        """Whether *line* belongs to a failure."""
+        """Return True if *line* belongs to a failure."""
         if ") " in line[:16] and (number := _NUMBER.match(line)):
             self._title = line[number.end() :]
             self._message = []
@@ -308,7 +308,7 @@ class ScriptTests(Reader):
         self._lines = 0
 
     def read(self, line: str) -> bool:
-        """Whether *line* is about a test that failed."""
+        """Return True if *line* is about a test that failed."""
         if ("●" in line or "✖" in line or "FAIL" in line[:6]) and self._opens(line):
             return True
         if self._title is None:
@@ -400,9 +400,9 @@ class _Test:
     message: str | None = None
     code: str | None = None
     holds_others: bool = False
-    """Whether it failed only because tests within it did."""
+    """True if it failed only because tests within it did."""
     details: bool = False
-    """Whether its YAML is being read."""
+    """True if its YAML is being read."""
     key: str = ""
     """Whose value, of several lines, is being read."""
 
@@ -415,7 +415,7 @@ class Tap(Reader):
         self._test: _Test | None = None
 
     def read(self, line: str) -> bool:
-        """Whether *line* is about a test that failed."""
+        """Return True if *line* is about a test that failed."""
         if self._test is not None and self._test.details and (not line or line[0] == " "):
             self._detail(self._test, line)
             return True
