@@ -177,7 +177,10 @@ def _program_runs(
             errors="replace",
             env={**os.environ, **(environ or {})},
         )
-    except (OSError, subprocess.TimeoutExpired) as error:
+    except subprocess.TimeoutExpired:
+        again = "run 'mcpctl doctor' again when the machine is less busy"
+        return Check(name, bad, f"{argv[0]} timed out ({_TIMEOUT:.0f} s)", again)
+    except OSError as error:
         return Check(name, bad, f"{argv[0]}: {error}", advice)
     if done.returncode:
         last = (done.stderr.strip() or f"exited with {done.returncode}").splitlines()[-1]

@@ -33,7 +33,7 @@ _UNHELD: Final = {
     " lsm= or a container may have left out",
     "seccomp": "the kernel cannot keep it from other programs (%s); that takes seccomp, and x86-64 or arm64",
     "git": "git directories cannot be made read-only for it (%s); that takes user namespaces, which the kernel or a"
-    f" container may refuse; {SETTING} lets it write there",
+    f" container may refuse, and mcpd's sandbox does if mcpd runs as root; {SETTING} lets it write there",
 }
 """What a keeper was wanting."""
 
