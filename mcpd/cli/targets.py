@@ -204,6 +204,9 @@ def _plain_target(target: str, options: ManifestOptions) -> Target:
         return _path(path.resolve(), options)
     if "==" in target:
         raise InvalidArgument(f"{target!r} is not an id; for a package from PyPI, use pypi:{target}")
+    if ":" in target:
+        known = ", ".join(f"{index}:NAME" for index in INDEXES)
+        raise InvalidArgument(f"{target!r} is not an id; for a package, use {known} or git+URL")
     if options != ManifestOptions():
         raise InvalidArgument(
             f"{target!r} is an id from the catalog, and its entry defines how the server is installed; "

@@ -125,7 +125,9 @@ def find_property(manifest: Manifest, key: str) -> ConfigProperty | None:
     found = manifest.property(key)
     if found is None and key not in manifest.config:
         keys = sorted({p.key for p in manifest.configurable_properties} | manifest.config.keys())
-        listed = f"it has {', '.join(keys)}" if keys else "it has none"
+        if not keys:
+            raise InvalidConfig(f"{manifest.id} has no properties, so {key[:128]!r} cannot be set")
+        listed = f"it has {', '.join(keys)}"
         raise InvalidConfig(f"{manifest.id} has no property {key[:128]!r}; {listed}{did_you_mean(key[:128], keys)}")
     return found
 

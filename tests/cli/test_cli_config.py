@@ -188,6 +188,12 @@ async def test_a_secret_travels_in_a_descriptor_only(mcpctl: Mcpctl, mcpd: FakeM
     assert mcpd.received == ["schlüssel\nzwei".encode()]
 
 
+async def test_a_secret_on_the_command_line_is_refused(mcpctl: Mcpctl, mcpd: FakeMcpd) -> None:
+    ended = await mcpctl("secret", "set", "calculator", "api_key=s3cret", stdin=b"other")
+    assert (ended.code, "api_key is followed by a value" in ended.err, "s3cret" in ended.err) == (2, True, False)
+    assert mcpd.calls == []
+
+
 async def test_unset_is_an_empty_secret(mcpctl: Mcpctl, mcpd: FakeMcpd) -> None:
     assert (await mcpctl("secret", "unset", "calculator", "api_key")).code == 0
     assert mcpd.received == [b""]

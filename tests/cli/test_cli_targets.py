@@ -190,6 +190,7 @@ async def test_install_types_values_by_the_manifest(mcpctl: Mcpctl, mcpd: FakeMc
         (["https://example.com/a.git"], "git+https://example.com/a.git"),
         (["file:///srv/server"], "use the path of the directory, '/srv/server'"),
         (["mcp-server-time==1"], "for a package from PyPI, use pypi:mcp-server-time==1"),
+        (["pip:mcp-server-time"], "'pip:mcp-server-time' is not an id; for a package, use "),
         (["git+file:///nope/nope"], "'/nope/nope' is not a directory with a git repository"),
     ],
 )

@@ -11,7 +11,7 @@ from mcpd.cli.output import clean, note, table, warn, write, write_json
 from mcpd.cli.permissions import missing_paths
 from mcpd.cli.session import open_bus
 from mcpd.cli.values import parse_pairs, show_value
-from mcpd.errors import InvalidConfig, NotFound, did_you_mean
+from mcpd.errors import InvalidArgument, InvalidConfig, NotFound, did_you_mean
 from mcpd.paths import from_environment
 
 if TYPE_CHECKING:
@@ -118,6 +118,12 @@ def _refuse_sensitive(
 
 async def set_secret(args: argparse.Namespace) -> int:
     """``mcpctl secret set``: read the value from the terminal without echo, else from standard input."""
+    key, equals, _ = args.key.partition("=")
+    if equals:
+        raise InvalidArgument(
+            f"{key} is followed by a value, which other users can see on a command line; omit it, and enter the secret "
+            "when you are asked for it or pass it on standard input"
+        )
     secret = user_input.ask_secret(f"{args.key} of {args.id}") if sys.stdin.isatty() else user_input.read_secret("-")
     await _send_secret(args, secret)
     return 0
