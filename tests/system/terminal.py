@@ -44,7 +44,7 @@ class Terminal:
         self.program.wait()
         os.close(self._fd)
 
-    def expect(self, text: str, timeout: float = 30) -> None:
+    def expect(self, text: str, timeout: float = 180) -> None:
         """Wait until *text* is shown that was not waited for before."""
         give_up = time.monotonic() + timeout
         seen = len(self.shown)
@@ -78,7 +78,7 @@ class Terminal:
             time.sleep(0.01)
         self.type(text)
 
-    def end(self, timeout: float = 30) -> int:
+    def end(self, timeout: float = 180) -> int:
         """Read until the program ends, and return its exit code."""
         give_up = time.monotonic() + timeout
         while self.program.poll() is None:
