@@ -103,7 +103,7 @@ class EventQueue:
         return True
 
     def takes(self, message: bytes) -> bool:
-        """Return True if there is room for *message*, which is no answer; it is counted then."""
+        """Return True if there is room for *message*, which is not an answer, and count it."""
         return not self.ended and self._size <= QUEUE_LIMIT and self._fits(message)
 
     def fitting(self, response: bytes) -> bytes:

@@ -173,7 +173,7 @@ def classify(message: Message) -> tuple[Kind, str, bytes]:
 
 
 def refuse_alike(members: Message, known: frozenset[str]) -> None:
-    """Raise :class:`~mcpd.errors.InvalidRequest` if some servers take one of *members* for another one of *known*.
+    """Raise :class:`~mcpd.errors.InvalidRequest` if some servers confuse one of *members* with a *known* one.
 
     A server that takes ``ID`` for ``id`` would answer the call of another client.
     """

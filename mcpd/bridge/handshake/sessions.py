@@ -66,7 +66,7 @@ class Sessions:
 
     @property
     def idle(self) -> bool:
-        """True if there is no session, no process, and nothing on its way to become or end one."""
+        """True if there are no sessions or processes, and none is starting or ending."""
         return not self._sessions and self._pools.idle and not self.parts.tasks
 
     def get(self, session_id: str, server: str, caller: Caller) -> Session:

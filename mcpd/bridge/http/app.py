@@ -19,9 +19,8 @@ from mcpd.bridge.handshake.serve import Handshake
 from mcpd.bridge.handshake.sse import Links
 from mcpd.bridge.http import gate, sign_in
 from mcpd.bridge.http.endpoint import Endpoint, check_repeated
-from mcpd.bridge.http.negotiation import Refused, not_allowed
 from mcpd.bridge.http.request import Request
-from mcpd.bridge.http.routing import is_server_name, server_of, stream_of
+from mcpd.bridge.http.routing import Refused, is_server_name, not_allowed, server_of, stream_of
 from mcpd.bridge.http.streams import stream
 from mcpd.bridge.tasks import fault_of
 from mcpd.bridge.upstream.hops import check_target

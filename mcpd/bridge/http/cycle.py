@@ -16,7 +16,7 @@ from mcpd.bridge import jsonrpc
 from mcpd.bridge.budget import COUNTED_FROM
 from mcpd.bridge.http.gate import challenge
 from mcpd.bridge.http.known_head import learn
-from mcpd.bridge.http.negotiation import Refused
+from mcpd.bridge.http.routing import Refused
 from mcpd.bridge.http.streams import stream
 from mcpd.bridge.observe.trace import REQUEST_ID, new_request_id
 from mcpd.bridge.tasks import fault_of

@@ -13,10 +13,8 @@ import httptools
 
 from mcpd.bridge import eras, jsonrpc
 from mcpd.bridge.exchange import Exchange
-from mcpd.bridge.http.negotiation import Refused, check_content_type, kinds_of_reply
 from mcpd.bridge.http.post import Post
-from mcpd.bridge.http.routing import server_of
-from mcpd.bridge.http.short_cache import short_cache
+from mcpd.bridge.http.routing import Refused, check_content_type, kinds_of_reply, server_of, short_cache
 from mcpd.bridge.modern import Modern
 from mcpd.bridge.observe.trace import REQUEST_ID, given_request_id, with_trace_in
 from mcpd.bridge.observe.watch import refuse_all
@@ -95,7 +93,7 @@ class Endpoint:
     def admit(self, cycle: Cycle) -> tuple[Post, Exchange]:
         """Let the POST in whose head *cycle* has.
 
-        Raises :class:`~mcpd.bridge.http.negotiation.Refused` or the :class:`~mcpd.errors.McpdError` that says why not.
+        Raises :class:`~mcpd.bridge.http.routing.Refused` or the :class:`~mcpd.errors.McpdError` that says why not.
         """
         connection, raw = cycle.connection, cycle.raw_headers
         length = raw.pop(b"content-length", None) or raw.pop(b"Content-Length", None)
@@ -222,7 +220,7 @@ def spelt_differently(names: Iterable[bytes]) -> frozenset[bytes]:
 def check_repeated(names: frozenset[bytes]) -> None:
     """Refuse a request whose headers *names* are there more than once, if others may read another of them than we do.
 
-    Raises :class:`~mcpd.errors.HeaderMismatch` or :class:`~mcpd.bridge.http.negotiation.Refused`.
+    Raises :class:`~mcpd.errors.HeaderMismatch` or :class:`~mcpd.bridge.http.routing.Refused`.
     """
     for name in sorted(names):
         if name.startswith(b"mcp-"):

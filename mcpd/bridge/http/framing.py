@@ -63,7 +63,7 @@ class Framing:
 
     @property
     def is_between(self) -> bool:
-        """True if the last request was whole, and nothing of another one came."""
+        """True if the last request is complete, and no byte of another one has arrived."""
         return self._at is _At.REQUEST and not self._left and not self._line
 
     def split(self, data: bytes) -> Iterator[bytes]:

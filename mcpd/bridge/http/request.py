@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import parse_qs
 
-from mcpd.bridge.http.negotiation import accepted
+from mcpd.bridge.http.routing import accepted
 from mcpd.bridge.http.streams import reply
 from mcpd.bridge.observe.trace import REQUEST_ID, given_request_id, new_request_id
 

@@ -123,15 +123,15 @@ class Front:
         if is_unix:
             start = partial(loop.create_unix_server, **_KEEP_FILE)
         room = self._rooms[is_unix]
-        make: Callable[[], asyncio.BaseProtocol]
-        make = partial(Connection, self._config, self.state, {}, loop, room, self._endpoint)
+        connection = partial(Connection, self._config, self.state, {}, loop, room, self._endpoint)
+        make: Callable[[], asyncio.BaseProtocol] = connection
         if isinstance(listener, LineSocket) and self.stdio is not None:
             make = self.stdio
         elif isinstance(listener, CallsSocket):
             make = partial(ServerConnection, self._config, self.state, {}, loop, room, self._endpoint)
         elif not is_unix and self._certificate is not None:
-            in_room = partial(Connection, self._config, self.state, {}, loop, room, self._endpoint, has_place=True)
-            self._servers.append(TlsServer(in_room, listener.dup(), self._certificate.context, room))
+            made = TlsServer(partial(connection, has_place=True), listener.dup(), self._certificate.context, room)
+            self._servers.append(made)
             return
         # Its own copy, as it closes that with itself.
         self._servers.append(await start(make, sock=listener.dup()))

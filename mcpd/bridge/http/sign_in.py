@@ -138,14 +138,14 @@ def is_own(headers: Mapping[bytes, bytes]) -> bool:
 
 
 def _is_own_or_nobodys(headers: Mapping[bytes, bytes]) -> bool:
-    """Return True if no page of somebody else makes the request: what the user types or opens has no origin."""
+    """Return True unless another site's page sent the request; a URL that the user types or opens has no origin."""
     if b"origin" in headers:
         return is_own(headers)
     return headers.get(b"sec-fetch-site", b"none") in {b"none", b"same-origin"}
 
 
 def names_its_port(headers: Mapping[bytes, bytes], peer: Peer) -> bool:
-    """Return True if the request names the port that it came to: a page of another one is a stranger's."""
+    """Return True if the request names the port on which it arrived: a page of another port is another site's."""
     if peer.server is None:
         return True
     _, _, port = headers.get(b"host", b"").rpartition(b":")

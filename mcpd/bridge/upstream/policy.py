@@ -186,7 +186,6 @@ class Stages:
     def apply(self, method: str, message: Message) -> tuple[Message, Shape | None]:
         """See :class:`Policy`."""
         try:
-            jsonrpc.refuse_alike(message, _ENVELOPE)
             if method == "tools/call":
                 return self._call(message), None
             if method == "tools/list":
