@@ -81,7 +81,7 @@ class Everybody:
         """See :class:`Admission`."""
         if uid in {-1, self._unknown}:
             # This is also how the kernel shows users of containers that do not exist here.
-            raise NotAuthorized(f"uid {uid} stands for users that are not known here")
+            raise NotAuthorized(f"uid {uid} stands for unknown users")
         return Caller(uid)
 
     def by_token(self, token: bytes) -> Caller:

@@ -71,7 +71,7 @@ def parse_body(body: bytes) -> Message | list[Raw]:
         batch = _decode_array(body)
     except msgspec.ValidationError:
         _check_json(body)
-        raise InvalidRequest("the body is JSON, but no JSON-RPC message: send an object") from None
+        raise InvalidRequest("the body is JSON, but not a JSON-RPC message: send an object") from None
     except _FAULTS as error:
         raise ParseError(f"the body is not JSON: {_fault(error)}") from None
     if not batch:
@@ -102,7 +102,7 @@ def parse_member(raw: Raw) -> Message:
     try:
         return _without_rest(_decode_object(raw), raw)
     except _FAULTS:
-        raise InvalidRequest("a member of the batch is no JSON-RPC message: send objects") from None
+        raise InvalidRequest("a member of the batch is not a JSON-RPC message: send objects") from None
 
 
 def count(body: bytes) -> int:

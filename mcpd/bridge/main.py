@@ -99,16 +99,16 @@ def _run_alone(arguments: argparse.Namespace) -> None:
 
 def _check_alone(arguments: argparse.Namespace) -> None:
     if arguments.user or arguments.system:
-        raise InvalidArgument("--user and --system serve what mcpd runs: leave out --server and --config")
+        raise InvalidArgument("--user and --system serve what mcpd runs: omit --server and --config")
     if arguments.auth is not None and arguments.token_file is not None:
-        raise InvalidArgument("say who may come in: either --token-file FILE or --auth none, not both")
-    missing = [] if arguments.listen else ["say where to listen: --listen 127.0.0.1:7411"]
+        raise InvalidArgument("specify who may connect: either --token-file FILE or --auth none, not both")
+    missing = [] if arguments.listen else ["specify where to listen: --listen 127.0.0.1:7411"]
     if arguments.auth is None and arguments.token_file is None:
-        missing.append("say who may come in: either --token-file FILE or --auth none")
+        missing.append("specify who may connect: either --token-file FILE or --auth none")
     if missing:
         raise InvalidArgument("; ".join(missing))
     if arguments.auth == "none" and arguments.allow_remote:
-        raise InvalidArgument("--auth none lets everybody in, so it cannot be reachable from other machines")
+        raise InvalidArgument("--auth none admits everyone, so the bridge must not be reachable from other machines")
 
 
 def _warn(arguments: argparse.Namespace) -> None:
@@ -148,7 +148,7 @@ def _file(name: str) -> Path | None:
 def _certificate(certificate: Path | None, key: Path | None) -> Certificate | None:
     if certificate is None:
         if key is not None:
-            raise InvalidArgument(f"{key} is the key of a certificate, which was not given: add it, or leave both out")
+            raise InvalidArgument(f"{key} is the key of a certificate, which is missing: add it, or omit both")
         return None
     from mcpd.bridge.http.tls import Certificate  # few need it
 
@@ -168,7 +168,7 @@ def _check_not_alone(arguments: argparse.Namespace) -> None:
     ):  # fmt: skip
         if getattr(arguments, name):
             raise InvalidArgument(
-                f"--{name.replace('_', '-')} goes with --server or --config only; "
+                f"--{name.replace('_', '-')} requires --server or --config; "
                 "the bridge of mcpd's servers always asks TCP clients for a token, and its settings are in mcpd.toml"
             )
 

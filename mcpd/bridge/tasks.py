@@ -56,7 +56,7 @@ def fault_of(error: Exception, server: str = "", request: str = "") -> McpdError
         return error
     where = ", ".join(f"{what} {name}" for what, name in (("server", server), ("request", request)) if name)
     log.error("internal error in the bridge (%s)", where, exc_info=error, extra=fields_of(server, request))
-    return McpdError("the bridge met a fault of its own, see its log; please report it")
+    return McpdError("internal error in the bridge; see its log")
 
 
 def fields_of(server: str, request: str = "") -> dict[str, str | None]:
@@ -80,7 +80,7 @@ class LimitedLog:
         now = time.monotonic()
         if now - self._since >= PER_SECONDS:
             if self._swallowed:
-                log.warning("server %s: %d further warnings left out", self._who, self._swallowed)
+                log.warning("server %s: omitted %d more warnings", self._who, self._swallowed)
             self._since, self._left, self._swallowed = now, BURST, 0
         if self._left > 0:
             self._left -= 1

@@ -71,7 +71,7 @@ def test_a_token_that_was_not_handed_out_opens_nothing(tmp_path: Path) -> None:
 def test_users_of_a_container_are_not_taken_for_nobody(tmp_path: Path) -> None:
     gate = Gate(Everybody(Tokens(tmp_path)))
     for uid in (65534, -1):
-        with pytest.raises(NotAuthorized, match="not known here"):
+        with pytest.raises(NotAuthorized, match="stands for unknown users"):
             gate.identify({}, Peer(uid))
 
 
@@ -162,7 +162,7 @@ def test_a_passed_socket_that_cannot_be_served_is_refused(
 def test_a_passed_descriptor_that_is_no_socket_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     with (tmp_path / "file").open("w") as file:
         pass_on(monkeypatch, file.fileno())
-        with pytest.raises(InvalidConfig, match=r"\(web\).*no socket"):
+        with pytest.raises(InvalidConfig, match=r"\(web\).*not a socket"):
             listeners.passed_listeners()
 
 

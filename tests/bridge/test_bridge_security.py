@@ -121,7 +121,7 @@ def test_with_the_token_one_does(start_bridge: Callable[..., Bridge], token_file
         (["--listen", "127.0.0.1:0"], "--token-file"),
         (["--listen", "127.0.0.1:0", "--auth", "none", "--token-file", "TOKEN"], "either"),
         (["--auth", "none"], "--listen"),
-        ([], "--listen 127.0.0.1:7411; say who may come in: either --token-file FILE or --auth none"),
+        ([], "--listen 127.0.0.1:7411; specify who may connect: either --token-file FILE or --auth none"),
         (["--listen", "example.com:80", "--auth", "none"], "HOST:PORT"),
         (["--listen", "127.0.0.1:99999", "--auth", "none"], "HOST:PORT"),
         (["--listen", "127.0.0.1:0", "--auth", "none", "--server", "s=x"], "twice"),

@@ -157,7 +157,7 @@ def test_unused_it_ends_and_the_next_client_finds_its_socket(
         with over(path) as http:
             assert http.get("/health").status_code == 200
     assert bridge.process.wait(PATIENCE) == 0
-    assert "nobody has used the bridge for 0.5 s" in bridge.said()
+    assert "exiting after 0.5 s without use" in bridge.said()
     with socket.socket(socket.AF_UNIX) as waiting:
         waiting.connect(path)
         waiting.settimeout(PATIENCE)
@@ -199,7 +199,7 @@ def test_sighup_takes_new_settings_over_and_drops_nobody(
         bridge.hear("READY=1")
         assert http.post("/mcp/s", headers=page, json=body).status_code == 413
         bridge.hear("STATUS=0 sessions, 1 connections")
-    assert "the settings stay as they were" in bridge.said()
+    assert "the settings were not changed" in bridge.said()
     assert f"{settings}: bridge.max_body" in bridge.said()
 
 
@@ -253,10 +253,10 @@ def test_the_systems_bridge_hands_a_token_to_those_on_its_socket(
     ("arguments", "hint"),
     [
         (["--user", "--system"], "not allowed with"),
-        (["--system", "--auth", "none"], "--auth goes with"),
-        (["--system", "--token-file", "x"], "--token-file goes with"),
+        (["--system", "--auth", "none"], "--auth requires"),
+        (["--system", "--token-file", "x"], "--token-file requires"),
         (["--system", "--listen", "0.0.0.0:0"], "loopback"),
-        (["--system", "--server", "s=cat"], "leave out --server"),
+        (["--system", "--server", "s=cat"], "omit --server"),
     ],
 )
 def test_what_the_systems_bridge_does_not_do_is_refused(

@@ -176,14 +176,14 @@ def test_with_a_certificate_links_and_cookies_are_for_https(tmp_path: Path) -> N
         new_key = (tmp_path / "key.pem").read_bytes()
         (tmp_path / "key.pem").write_bytes(old_key)
         home.bridge.process.send_signal(signal.SIGHUP)
-        eventually(lambda: "the settings stay as they were" in home.bridge.said(), "the certificate is refused")
+        eventually(lambda: "the settings were not changed" in home.bridge.said(), "the certificate is refused")
         assert home.bridge.http(base_url=base, verify=first).get("/health").status_code == 200
         (tmp_path / "key.pem").write_bytes(new_key)
         second = ssl.create_default_context(cafile=str(cert))
         with pytest.raises(httpx2.ConnectError):
             home.bridge.http(base_url=base, verify=second).get("/health")
         home.bridge.process.send_signal(signal.SIGHUP)
-        eventually(lambda: "the settings were read again" in home.bridge.said(), "the certificate is read again")
+        eventually(lambda: "reloaded the settings" in home.bridge.said(), "the certificate is read again")
         assert home.bridge.http(base_url=base, verify=second).get("/health").status_code == 200
     finally:
         home.bridge.close()

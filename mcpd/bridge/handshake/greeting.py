@@ -35,7 +35,7 @@ def _greeting(revision: str, capabilities: bytes) -> bytes:
     try:
         found = msgspec.json.decode(capabilities or b"{}", type=dict[str, object])
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        raise InvalidArgument("the declared capabilities are no JSON object") from None
+        raise InvalidArgument("the declared capabilities are not a JSON object") from None
     kept = {name: value for name, value in found.items() if value is not None}
     if kept.get("elicitation") == {"form": {}}:
         kept["elicitation"] = {}

@@ -98,7 +98,7 @@ class Renewal:
         except _OUT_OF_USE:
             info = None
         except McpdError as fault:
-            log.info("server %s: whether it has changed could not be found out: %s", server, fault.message)
+            log.info("server %s: could not check whether it has changed: %s", server, fault.message)
             return
         self._pools.renew(server, info)
         await self._renew_sessions(server, info)

@@ -70,7 +70,7 @@ class Handshake:
         Raises :class:`~mcpd.errors.NotFound`, or InvalidRequest without an id.
         """
         if not session_id:
-            raise InvalidRequest("there is no Mcp-Session-Id: send the one that initialize was answered with")
+            raise InvalidRequest("there is no Mcp-Session-Id: send the one from the answer to initialize")
         return self.sessions.get(session_id, server, caller)
 
     def _one(self, post: Post, session: Session | None, message: Message, exchange: Exchange) -> None:

@@ -73,7 +73,7 @@ class Sessions:
         """The session; raises :class:`~mcpd.errors.NotFound` also for one of another caller or server."""
         session = self._sessions.get(session_id)
         if session is None or (kind := session.kind).info.id != server or kind.caller != caller:
-            raise NotFound("there is no such session (any more): send initialize without Mcp-Session-Id to open one")
+            raise NotFound("unknown or ended session: send initialize without Mcp-Session-Id to open one")
         return session
 
     def encoded(self, message: Message) -> bytes:

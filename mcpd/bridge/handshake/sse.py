@@ -177,7 +177,7 @@ class Links:
         """The link; raises :class:`~mcpd.errors.NotFound` also for one of another caller or server."""
         link = self._links.get(link_id)
         if link is None or link.server != server or link.caller != caller:
-            raise NotFound(f"there is no such stream (any more): GET /mcp/{server}/sse opens one")
+            raise NotFound(f"unknown or closed stream: GET /mcp/{server}/sse opens one")
         return link
 
     async def serve(self, server: str, caller: Caller, send: Send, headers: Headers, connection: Connection) -> None:

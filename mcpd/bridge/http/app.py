@@ -142,7 +142,7 @@ class Application:
             host = headers.get(b"host", b"").decode("latin-1")[:200]
             raise Refused(421, f"this bridge does not answer for the host {host!r}; alone, --allow-host adds one")
         if b"upgrade" in headers.get(b"connection", b"").lower():
-            raise Refused(400, "this bridge speaks plain HTTP/1.1: leave out 'Connection: Upgrade'")
+            raise Refused(400, "this bridge supports only plain HTTP/1.1: omit 'Connection: Upgrade'")
         origin = headers.get(b"origin")
         if origin is not None:
             request.cors = self._gate.check_origin(origin, headers.get(b"host", b""))
@@ -266,7 +266,7 @@ class Application:
         """Exchange a one-time link for a cookie. Whoever only looks ahead does not use it up."""
         headers = request.headers
         if b"prefetch" in headers.get(b"sec-purpose", headers.get(b"purpose", headers.get(b"x-moz", b""))).lower():
-            raise Refused(403, "a link that works once is not for looking ahead")
+            raise Refused(403, "this link works only once and cannot be prefetched")
         navigates = headers.get(b"sec-fetch-mode", b"navigate") == b"navigate"
         if not navigates or headers.get(b"sec-fetch-site", b"none") not in {b"none", b"same-origin"}:
             raise Refused(403, "another page asks for this link: copy it into the address bar of your browser")
@@ -288,7 +288,7 @@ class Application:
         """Make a one-time link for a user of the unix socket."""
         signs, open_tcp = self._gate.sign_in, self._parts.site.open_tcp
         if signs is None or open_tcp is None or request.peer.uid is None:
-            raise NotFound("nobody signs in here: this is for a user's own bridge, at its unix socket")
+            raise NotFound("sign in at the Unix socket of a user's own bridge instead")
         caller = self._gate.identify({}, request.peer)
         server = request.argument("server")
         if server:
@@ -319,7 +319,7 @@ class Application:
     async def _token(self, request: Request) -> None:
         """Tell a user of the unix socket the token that TCP clients of that user need, a new one for POST."""
         if request.peer.uid is None:
-            raise NotFound("tokens are told at the unix socket only")
+            raise NotFound("tokens are only available on the Unix socket")
         caller = self._gate.identify({}, request.peer)
         renew = request.method == "POST"
         token = await asyncio.to_thread(self._gate.admission.own_token, caller.uid, renew=renew)

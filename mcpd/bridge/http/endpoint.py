@@ -144,7 +144,7 @@ class Endpoint:
             host = headers.get(b"host", b"").decode("latin-1")[:200]
             raise Refused(421, f"this bridge does not answer for the host {host!r}; alone, --allow-host adds one")
         if b"upgrade" in headers.get(b"connection", b"").lower():
-            raise Refused(400, "this bridge speaks plain HTTP/1.1: leave out 'Connection: Upgrade'")
+            raise Refused(400, "this bridge supports only plain HTTP/1.1: omit 'Connection: Upgrade'")
         origin = headers.get(b"origin")
         cors = gate.check_origin(origin, headers.get(b"host", b"")) if origin is not None else ()
         request_id = given_request_id(headers)
@@ -224,6 +224,6 @@ def check_repeated(names: frozenset[bytes]) -> None:
     """
     for name in sorted(names):
         if name.startswith(b"mcp-"):
-            raise HeaderMismatch(f"the header {name.decode('latin-1')} is there more than once: send it once")
+            raise HeaderMismatch(f"the header {name.decode('latin-1')} is repeated: send it once")
         if name in _ONCE:
-            raise Refused(400, f"the header {name.decode()} is there more than once: send it once")
+            raise Refused(400, f"the header {name.decode()} is repeated: send it once")

@@ -85,7 +85,7 @@ def tcp_listener(address: str, *, remote: bool) -> socket.socket:
     host, port = split_address(address)
     if not remote and not is_loopback(host):
         raise InvalidConfig(
-            f"{address!r} is not on loopback: whoever can reach it could use every server (see --allow-remote)"
+            f"{address!r} is not on loopback: anyone who can reach it could use every server (see --allow-remote)"
         )
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
@@ -111,7 +111,7 @@ def split_address(address: str) -> tuple[str, int]:
     except ValueError:
         number = -1
     if not 0 <= number <= 65535:
-        raise InvalidConfig(f"{address!r} is no address to listen on: write HOST:PORT, e.g. 127.0.0.1:7411")
+        raise InvalidConfig(f"{address!r} is not an address to listen on: use HOST:PORT, e.g. 127.0.0.1:7411")
     return host, number
 
 
@@ -140,7 +140,9 @@ def _listener(fd: int, name: str) -> socket.socket:
     try:
         found = socket.socket(fileno=fd)
     except OSError as error:
-        raise InvalidConfig(f"the descriptor {fd} ({name}) that was passed is no socket: {error.strerror}") from error
+        raise InvalidConfig(
+            f"the descriptor {fd} ({name}) that was passed is not a socket: {error.strerror}"
+        ) from error
     if found.type != socket.SOCK_STREAM or not found.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
         fault = "does not listen for streams: its unit needs ListenStream= and Accept=no"
     elif found.family not in {socket.AF_UNIX, socket.AF_INET, socket.AF_INET6}:

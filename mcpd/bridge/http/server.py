@@ -213,9 +213,9 @@ def _reload(service: Service) -> None:
         if service.reload is not None:
             service.reload(service)
     except McpdError as error:
-        log.warning("the settings stay as they were: %s", error.message)
+        log.warning("the settings were not changed: %s", error.message)
     else:
-        log.info("the settings were read again")
+        log.info("reloaded the settings")
     notify("READY=1")
 
 
@@ -242,6 +242,6 @@ async def _until_unused(front: Front, app: Application, service: Service, stop: 
         if not limit or front.state.connections or not app.handshake.sessions.idle or app.in_use or front.seen != seen:
             since, seen = loop.time(), front.seen
         elif loop.time() - since >= limit and await front.close_if_unused():
-            log.info("nobody has used the bridge for %g s", limit)
+            log.info("exiting after %g s without use", limit)
             stop.set()
             return

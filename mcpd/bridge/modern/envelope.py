@@ -62,7 +62,7 @@ def read(meta: Raw | None) -> Envelope:
 def _read(text: bytes) -> Envelope:
     # The first byte tells an object from everything else that is JSON.
     if text[:1] != b"{":
-        raise InvalidArgument(f'"params._meta" has to be an object with {VERSION!r} and {CAPABILITIES!r}')
+        raise InvalidArgument(f'"params._meta" must be an object with {VERSION!r} and {CAPABILITIES!r}')
     meta = jsonrpc.members(Raw(text))
     missing = [name for name in (VERSION, CAPABILITIES) if name not in meta]
     if missing:
@@ -70,7 +70,7 @@ def _read(text: bytes) -> Envelope:
     version = _text(meta, VERSION)
     level = _text(meta, LOG_LEVEL) if LOG_LEVEL in meta else ""
     if level and level not in eras.LEVELS:
-        raise InvalidArgument(f"{LOG_LEVEL} is {level[:40]!r}: it has to be one of {', '.join(eras.LEVELS)}")
+        raise InvalidArgument(f"{LOG_LEVEL} is {level[:40]!r}: it must be one of {', '.join(eras.LEVELS)}")
     capabilities, asks = _capabilities(bytes(meta[CAPABILITIES]))
     rest = {name: value for name, value in meta.items() if name not in _OWN}
     return Envelope(
@@ -97,7 +97,7 @@ def _text(meta: Message, name: str) -> str:
     try:
         return msgspec.json.decode(meta[name], type=str)
     except (msgspec.DecodeError, UnicodeDecodeError):
-        raise InvalidArgument(f"{name} in params._meta has to be a string") from None
+        raise InvalidArgument(f"{name} in params._meta must be a string") from None
 
 
 @lru_cache(maxsize=256)
@@ -107,7 +107,7 @@ def _capabilities(text: bytes) -> tuple[bytes, frozenset[str]]:
     try:
         declared: dict[str, Any] = msgspec.json.decode(text, type=dict[str, Any])
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        raise InvalidArgument(f"{CAPABILITIES} has to be an object") from None
+        raise InvalidArgument(f"{CAPABILITIES} must be an object") from None
     # Tasks were of 2025-11-25 alone; that roots change is told by no client of this revision.
     kept = {name: value for name, value in declared.items() if name != "tasks" and isinstance(value, dict)}
     if "roots" in kept:

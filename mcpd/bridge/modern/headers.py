@@ -265,7 +265,7 @@ def tools_of(result: Raw) -> tuple[dict[str, tuple[Param, ...]], str]:
     try:
         found = msgspec.json.decode(tools, type=list[Raw])
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        raise NotSupported("the tools of this server cannot be read, and so not which headers they have") from None
+        raise NotSupported("the tools of this server cannot be read, so their headers are unknown") from None
     reading = Reading()
     named = ((jsonrpc.text(jsonrpc.members(tool).get("name")), tool) for tool in found if _may_declare(tool))
     return {name: reading.params_of(tool) for name, tool in named}, cursor

@@ -183,7 +183,7 @@ class Audit:
             self._untold += untold
             self._lose(count)
             if not self._broken:
-                log.error("calls are not recorded, and counted only: %s", error)
+                log.error("calls are only counted, not recorded: %s", error)
             self._broken = True
         if self._waiting and self._timer is None:
             delay = DELAY if len(self._waiting) < MOST_WAITING // 2 and self._held <= HURRY else 0

@@ -236,5 +236,7 @@ def output_for(target: str) -> Output | None:
     if target == JOURNAL:
         return Journal("mcpd-bridge") if os.path.exists(journal.SOCKET) else Lines(STDOUT)  # noqa: PTH110
     if target != STDOUT and not target.startswith("/"):
-        raise InvalidArgument(f"{target!r} is no place for the audit trail: use journal, off, - or an absolute path")
+        raise InvalidArgument(
+            f"{target!r} is not a target for the audit trail: use journal, off, - or an absolute path"
+        )
     return Lines(target)

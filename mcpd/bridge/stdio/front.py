@@ -312,7 +312,7 @@ class LineConnection(asyncio.Protocol):
         return True
 
     def _cut(self, fault: McpdError) -> None:
-        log.warning("a client of server %s over stdio is cut off: %s", self._server, fault.message)
+        log.warning("disconnected a client of server %s over stdio: %s", self._server, fault.message)
         self.transport.abort()
 
     # ------------------------------------------------------------------------------------ the session

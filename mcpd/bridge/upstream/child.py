@@ -312,8 +312,8 @@ class Child:
             self._maybe_drained()
         self._broken += 1
         if self._broken == MOST_BROKEN:
-            log.error("server %s: %d lines in a row were broken, so it is stopped", self.name, MOST_BROKEN)
-            self._close(f"server {self.name} was stopped: it writes to its stdout what is no JSON-RPC")
+            log.error("stopping server %s: it sent %d invalid lines in a row", self.name, MOST_BROKEN)
+            self._close(f"server {self.name} was stopped: it writes something other than JSON-RPC to its stdout")
             self._stop_soon()
 
     # ------------------------------------------------------------------------------------ time-outs and the end

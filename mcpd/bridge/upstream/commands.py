@@ -308,5 +308,5 @@ def _add(commands: dict[str, Command], name: str, command: Command, where: str) 
     if not is_server_name(name):
         raise InvalidConfig(f"{where}: {name[:140]!r} cannot be the name of a server: it is part of a URL path")
     if name in commands:
-        raise InvalidConfig(f"{where}: the server {name!r} is there twice")
+        raise InvalidConfig(f"{where}: the server {name!r} is listed twice")
     commands[name] = command

@@ -71,7 +71,7 @@ def counted(message: Message) -> Message:
     hops = int(given) + 1 if given.isdigit() and len(given) < 4 else MOST_HOPS + 1
     if hops > MOST_HOPS:
         raise LimitExceeded(
-            f"the call came through {MOST_HOPS} servers already: they seem to call each other in a circle"
+            f"the call has passed through {MOST_HOPS} servers: they seem to call each other in a circle"
         )
     meta[HOPS] = Raw(b"%d" % hops)
     params["_meta"] = Raw(jsonrpc.encode(meta))
