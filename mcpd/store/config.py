@@ -135,7 +135,9 @@ def find_property(manifest: Manifest, key: str) -> ConfigProperty | None:
 def _checked(manifest: Manifest, key: str, value: JsonValue | None) -> JsonValue:
     found = find_property(manifest, key)
     if found is not None and found.sensitive:
-        raise InvalidConfig(f"{manifest.id}: {key!r} is sensitive; set it as a secret")
+        raise InvalidConfig(
+            f"{manifest.id}: {key!r} is sensitive; set it as a secret (mcpctl secret set, or install --secret-file)"
+        )
     if value is None:
         return None
     return check_value(found or ConfigProperty(key=key), value, manifest.id)
