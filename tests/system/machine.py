@@ -190,7 +190,7 @@ class Machine:
         user: str = "root",
         input: bytes = b"",  # noqa: A002 - as subprocess.run calls it
         check: bool = True,
-        timeout: float = 60,
+        timeout: float = PATIENCE,
         env: Mapping[str, str] | None = None,
     ) -> subprocess.CompletedProcess[str]:
         """Run *argv* inside as *user* (with the session bus, if there is one) and return what it wrote.
@@ -231,6 +231,7 @@ class Machine:
         entering = ["nsenter", "-t", str(self._leader), "-a", "--", "setpriv", "--pdeathsig", "KILL"]
         uid, home = self._user(user)
         variables = {"HOME": home, "USER": user, "LOGNAME": user, "PATH": _PATH, "LANG": "C.UTF-8"}
+        variables["SYSTEMD_BUS_TIMEOUT"] = f"{PATIENCE:.0f}"  # of systemctl and others, else 25 s
         if uid:
             entering += [f"--reuid={user}", f"--regid={user}", "--init-groups"]
             runtime = f"/run/user/{uid}"

@@ -70,7 +70,7 @@ class Terminal:
                 return
         raise AssertionError(f"{answer!r} was never shown, but {self.shown!r}")
 
-    def type_unseen(self, text: str, timeout: float = 30) -> None:
+    def type_unseen(self, text: str, timeout: float = 180) -> None:
         """Type *text* once the terminal does not show it any more: what came before is thrown away."""
         give_up = time.monotonic() + timeout
         while termios.tcgetattr(self._fd)[3] & termios.ECHO:
