@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
 import pwd
@@ -288,12 +289,17 @@ class Machine:
 
 
 def clean_up_after_others() -> None:
-    """End and remove what processes left that were killed."""
-    for group in owned(hierarchy().iterdir(), by_the_dead=True):
-        (group / "cgroup.kill").write_text("1")
-        remove_group(group)
-    for directory in owned([*_PLACE.iterdir(), *_listed(_PROPAGATE)], by_the_dead=True):
-        _remove(directory)
+    """End and remove what processes left that were killed; one process at a time does."""
+    place = os.open(_PLACE, os.O_RDONLY)
+    try:
+        fcntl.flock(place, fcntl.LOCK_EX)
+        for group in owned(hierarchy().iterdir(), by_the_dead=True):
+            (group / "cgroup.kill").write_text("1")
+            remove_group(group)
+        for directory in owned([*_PLACE.iterdir(), *_listed(_PROPAGATE)], by_the_dead=True):
+            _remove(directory)
+    finally:
+        os.close(place)
 
 
 def remains() -> list[str]:
