@@ -82,4 +82,4 @@ ANY: Final = Program()
 
 def no_package(name: str) -> str:
     """Return the sentence about the package *name* that no registry has."""
-    return f"there is no package {name} in the configured registries"
+    return f"there is no package {name} in the configured package indexes"

@@ -97,6 +97,9 @@ async def test_what_mcpd_says_of_a_new_script_is_shown(
     assert ended.code == 0
     assert "warning: calculator.py has the same id" in ended.err
     mcpd.errors["ListServers"] = ServiceUnavailable("gone")
+    ended = await mcpctl("script", "remove", "calculator.py")
+    assert ended.code == 4
+    assert "did you mean 'calculator'?" in ended.err
     assert (await mcpctl("script", "remove", "calculator")).code == 0
 
 
@@ -194,7 +197,7 @@ async def test_scripts_are_listed_with_what_is_wrong(mcpctl: Mcpctl, own: Path, 
     broken = next(each for each in await listed(mcpctl) if each["id"] == "broken")
     assert broken["problem"] == f"{own}/broken.py:1: invalid syntax"
     lines = (await mcpctl("script", "list")).out.splitlines()
-    assert lines[0].split() == ["ID", "KIND", "WHOSE", "STATE", "FILE", "SUMMARY"]
+    assert lines[0].split() == ["ID", "KIND", "SCOPE", "STATE", "FILE", "SUMMARY"]
     assert lines[1].split()[:4] == ["a", "python", "user", "installed"]
     assert lines[1].endswith("Says hello.")
     assert lines[-1].split()[:4] == ["v", "shell", "package", "disabled"]
@@ -217,5 +220,7 @@ async def test_only_scripts_of_ones_own_are_removed(
     assert names(own) == []
     assert names(vendor) == ["a.py"]
     assert [call[0] for call in mcpd.calls] == ["Uninstall", "ListServers"]
-    assert (await mcpctl("script", "remove", "absent")).code == 4
+    ended = await mcpctl("script", "remove", "absent")
+    assert ended.code == 4
+    assert "did you mean" not in ended.err
     assert (await mcpctl("script", "remove", "../../x")).code == 2

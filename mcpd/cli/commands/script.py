@@ -26,6 +26,7 @@ from mcpd.errors import (
     NotFound,
     ReadOnly,
     ServiceUnavailable,
+    did_you_mean,
     from_oserror,
 )
 from mcpd.files import (
@@ -236,7 +237,7 @@ def list_scripts(args: argparse.Namespace) -> int:
              each["file"], each["problem"] or each["summary"])
             for each in scripts
         ]  # fmt: skip
-        table(("ID", "KIND", "WHOSE", "STATE", "FILE", "SUMMARY"), rows)
+        table(("ID", "KIND", "SCOPE", "STATE", "FILE", "SUMMARY"), rows)
     else:
         note("There are no scripts. 'mcpctl script add FILE' adds one.")
     return 0
@@ -374,7 +375,8 @@ def _removable_files(paths: Paths, scope: Scope, name: str) -> list[Path]:
     found = files(layout.scripts, name)
     if not found:
         if (others := first(layers(paths, scope), name)) is None:
-            raise NotFound(f"there is no script {name!r}; 'mcpctl script list' lists all scripts")
+            hint = did_you_mean(name, [each["id"] for each in _scripts(paths, scope)])
+            raise NotFound(f"there is no script {name!r}; 'mcpctl script list' lists all scripts{hint}")
         layer, path = others
         owner = "a package"
         if layer == "system":

@@ -74,14 +74,14 @@ async def _outcome(
     given = arguments if offered.found else _with_defaults(offered.tool, arguments)
     fault = await server.checks.fault(offered.arguments, given, "the arguments")
     if fault:
-        raise InvalidArgument(f"tool {name} cannot be called like this: {fault}")
+        raise InvalidArgument(f"tool {name} cannot be called with these arguments: {fault}")
     found = await server.runs.call(job(server.definition, offered, given), None, on_progress)
     if offered.results is not None and not found.error:
-        wrong = "it is no object"
+        wrong = "it is not an object"
         if found.structured is not None:
             wrong = await server.checks.fault(offered.results, found.structured, "the result")
         if wrong:
-            raise McpdError(f"tool {name} gave a result that is not what its outputSchema says: {wrong}")
+            raise McpdError(f"tool {name} returned a result that its outputSchema does not allow: {wrong}")
     return found
 
 

@@ -120,13 +120,13 @@ def test_a_failed_command_is_quoted_with_the_lines_that_matter(
 @pytest.mark.parametrize(
     ("program", "stderr", "said"),
     [
-        (NPM, NPM_404, "there is no package x in the configured registries"),
-        (NPM, NPM_404_NEWER, "there is no package @a/x in the configured registries"),
-        (UV, UV_ABSENT, "there is no package nosuch in the configured registries"),
+        (NPM, NPM_404, "there is no package x in the configured package indexes"),
+        (NPM, NPM_404_NEWER, "there is no package @a/x in the configured package indexes"),
+        (UV, UV_ABSENT, "there is no package nosuch in the configured package indexes"),
         (
             PIP,
             PIP_ABSENT,
-            "there is no package nosuch in the configured registries, or it has no wheel for this system",
+            "there is no package nosuch in the configured package indexes, or it has no wheel for this system",
         ),
     ],
 )

@@ -426,7 +426,7 @@ async def test_a_resource_of_an_own_tool_is_called_as_the_tool_is(tmp_path: Path
         tmp_path, {"sum": {"uri": "server://thing/sum?a=2"}, "bad": {"uri": "server://thing/promise?a=2"}}, tools=tools
     )
     assert (await read(served, "server://thing/sum?a=2"))["text"] == "42"
-    with pytest.raises(McpdError, match="not what its outputSchema says: it is no object"):
+    with pytest.raises(McpdError, match="its outputSchema does not allow: it is not an object"):
         await read(served, "server://thing/promise?a=2")
 
 

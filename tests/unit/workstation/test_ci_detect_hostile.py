@@ -51,7 +51,7 @@ async def detected(bench: Workbench, files: dict[str, str] | None = None, **argu
     [
         ("package.json", "{", "package.json cannot be parsed"),
         ("package.json", "[" * 100_000, "package.json cannot be parsed"),
-        ("package.json", "[]", "package.json cannot be parsed: it is no object"),
+        ("package.json", "[]", "package.json cannot be parsed: it is not an object"),
         ("pyproject.toml", "a = ", "pyproject.toml cannot be parsed"),
         ("pyproject.toml", "a." * 100_000 + "a = 1", "pyproject.toml cannot be parsed: a key of more than"),
         ("pyproject.toml", "x = " + "[" * 100_000, "pyproject.toml cannot be parsed"),

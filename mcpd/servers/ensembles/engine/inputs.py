@@ -108,7 +108,7 @@ def selected(agent: AgentBase, dependencies: Mapping[str, AgentResult]) -> str |
     found = parsed(_response(dependencies[first]))
     if not isinstance(found, dict) or agent.input_key not in found:
         members = ", ".join(map(printable, list(found)[:10])) if isinstance(found, dict) else None
-        there = "it is no object" if members is None else f"it has {members or 'none'}"
+        there = "it is not an object" if members is None else f"it has {members or 'none'}"
         raise InvalidArgument(f"the response of {first} has no member {printable(agent.input_key)!r}: {there}")
     return as_text(found[agent.input_key])
 

@@ -417,7 +417,7 @@ class Project:
             self.problems.append(f"{name} cannot be parsed: {printable(str(error))}")
             return {}
         if not isinstance(found, dict):
-            self.problems.append(f"{name} cannot be parsed: it is no object")
+            self.problems.append(f"{name} cannot be parsed: it is not an object")
             return {}
         return found
 
