@@ -30,12 +30,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     fill_closed()
     try:
-        parser = build_parser()
         if "_ARGCOMPLETE" in os.environ:
             from mcpd.cli.completion import complete  # only for completion in a shell
 
-            complete(parser)
-        code = _run(parse(parser, argv))
+            complete(build_parser())
+        words = sys.argv[1:] if argv is None else argv
+        code = _run(parse(build_parser(words), words))
         sys.stdout.flush()
     except BrokenPipeError:
         # The reader of our output is gone: prevent the interpreter from flushing at exit.

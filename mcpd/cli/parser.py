@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import argparse
 import os
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from mcpd import __version__
 from mcpd.cli.argument_types import add_id, pair, positive, seconds
@@ -17,7 +17,7 @@ from mcpd.cli.parser_trust import add_trust
 from mcpd.errors import did_you_mean
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Collection, Sequence
 
 COMMANDS: Final = "mcpd.cli.commands."
 CALL: Final = COMMANDS + "tools:call"
@@ -41,8 +41,8 @@ environment: NO_COLOR disables colors, MCPCTL_DEBUG=1 prints the traceback of an
 """
 
 
-def build_parser() -> _MainParser:
-    """Return the parser of the whole command line.
+def build_parser(words: Collection[str] | None = None) -> _MainParser:
+    """Return the parser of the whole command line; with *words*, only of command lines made of these.
 
     Its namespace holds ``handler`` ("module:function"), ``parser`` (of the command), ``system`` (bool, the scope) and
     the arguments of the command.
@@ -59,8 +59,8 @@ def build_parser() -> _MainParser:
     _add_early_json(parser)
     common = argparse.ArgumentParser(add_help=False)
     _add_common(common, suppress=True)
-    parser.commands = parser.add_subparsers(title="commands", dest="command", metavar="COMMAND", parser_class=_Parser)
-    add = _Adder(parser.commands, common)
+    parser.commands = _add_commands(parser, "command")
+    add = _Adder(parser.commands, common, words)
     add_catalog(add)
     add_changes(add)
     add_exchange(add)
@@ -209,12 +209,43 @@ class _MainParser(_Parser):
         return formatter.format_help()
 
 
+class _Unused:
+    """Stands in for the parser of a command that was not given, as building all parsers takes 10 ms."""
+
+    def __getattr__(self, _name: str) -> Callable[..., _Unused]:
+        return lambda *_args, **_options: self
+
+
+def _parser_or_stub(*, is_used: bool, **options: Any) -> _Parser | _Unused:
+    return _Parser(**options) if is_used else _Unused()
+
+
+def _add_commands(
+    parser: argparse.ArgumentParser, dest: str, **options: Any
+) -> argparse._SubParsersAction[argparse.ArgumentParser]:
+    return parser.add_subparsers(
+        title="commands",
+        dest=dest,
+        metavar="COMMAND",
+        prog=parser.prog,
+        parser_class=cast("type[argparse.ArgumentParser]", _parser_or_stub),
+        **options,
+    )
+
+
 class _Adder:
     """Adds commands, each with its handler and the common options."""
 
-    def __init__(self, commands: argparse._SubParsersAction[argparse.ArgumentParser], common: argparse.ArgumentParser):
+    def __init__(
+        self,
+        commands: argparse._SubParsersAction[argparse.ArgumentParser],
+        common: argparse.ArgumentParser,
+        words: Collection[str] | None,
+    ):
+        """Without *words*, all commands are used, else those whose names are among them."""
         self._commands = commands
         self._common = common
+        self._words = words
 
     def __call__(
         self, name: str, handler: str, summary: str, *, json: bool = False, aliases: Sequence[str] = ()
@@ -229,12 +260,12 @@ class _Adder:
         """Add a command with subcommands, e.g. ``mcpctl source``, and return the adder for these."""
         parser = self._add(name, summary)
         _add_early_json(parser)
-        inner = parser.add_subparsers(title="commands", dest="subcommand", metavar="COMMAND", required=True)
-        return _Adder(inner, self._common)
+        return _Adder(_add_commands(parser, "subcommand", required=True), self._common, self._words)
 
     def _add(self, name: str, summary: str, aliases: Sequence[str] = ()) -> argparse.ArgumentParser:
         return self._commands.add_parser(
             name,
+            is_used=self._words is None or not {name, *aliases}.isdisjoint(self._words),
             aliases=list(aliases),
             help=summary,
             description=summary[0].upper() + summary[1:] + ".",
