@@ -18,8 +18,7 @@ from mcpd.bridge.arguments import build_parser
 from mcpd.bridge.budget import DEFAULT_TOTAL, SHARES, Budget
 from mcpd.bridge.callers import Everybody, OneUser
 from mcpd.bridge.http import listeners, tcp_owner
-from mcpd.bridge.http.gate import Gate
-from mcpd.bridge.http.sign_in import SignIn
+from mcpd.bridge.http.gate import Gate, SignIn
 from mcpd.bridge.http.tokens import TokenFile, Tokens, load_token, read_token, remove_token
 from mcpd.bridge.parts import Options, Parts
 from mcpd.bridge.places import places
@@ -135,7 +134,7 @@ def _gate_alone(arguments: argparse.Namespace) -> Gate:
 
 
 def _observer(parts: Parts, audit: str) -> Observer:
-    from mcpd.bridge.observe.audit_outputs import output_for  # after what can go wrong on the command line
+    from mcpd.bridge.observe.audit import output_for  # after what can go wrong on the command line
     from mcpd.bridge.observe.observer import Observer
 
     return Observer(parts.metrics, output_for(audit))

@@ -18,7 +18,7 @@ from mcpd.bridge.handshake.sessions import Sessions
 from mcpd.bridge.parts import Options, Parts
 from mcpd.bridge.tasks import Tasks
 from mcpd.bridge.upstream.commands import Command, CommandSource
-from mcpd.bridge.upstream.pools import Pools
+from mcpd.bridge.upstream.pool import Pools
 from mcpd.bridge.upstream.source import ServerInfo
 from mcpd.errors import McpdError, NotAuthorized
 from tests.bridge.bridge_harness import call, initialize, text_of

@@ -23,8 +23,7 @@ from mcpd.bridge import jsonrpc
 from mcpd.bridge.callers import Caller
 from mcpd.bridge.exchange import Exchange
 from mcpd.bridge.observe import audit
-from mcpd.bridge.observe.audit import Audit, digest
-from mcpd.bridge.observe.audit_outputs import Journal, Lines, output_for
+from mcpd.bridge.observe.audit import Audit, Journal, Lines, digest, output_for
 from mcpd.bridge.observe.metrics import Metrics
 from mcpd.bridge.observe.observer import Observer, is_tool_error
 from mcpd.bridge.observe.watch import Outcome
@@ -166,7 +165,7 @@ def test_lines_go_on_in_a_new_file_after_rotation(tmp_path: Path) -> None:
 
 
 def test_a_pipe_that_nobody_reads_costs_records_and_no_more(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr("mcpd.bridge.observe.audit_outputs.PATIENCE", 0.05)
+    monkeypatch.setattr("mcpd.bridge.observe.audit.PATIENCE", 0.05)
     fifo = tmp_path / "fifo"
     os.mkfifo(fifo)
     reader = os.open(fifo, os.O_RDONLY | os.O_NONBLOCK)

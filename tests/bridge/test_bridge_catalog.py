@@ -15,7 +15,7 @@ from mcpd.bridge import jsonrpc
 from mcpd.bridge.handshake.greeting import POOL_GREETING
 from mcpd.bridge.handshake.session import Session, version_of
 from mcpd.bridge.jsonrpc import Raw
-from mcpd.bridge.upstream import pools
+from mcpd.bridge.upstream import pool
 from mcpd.bridge.upstream.commands import Command
 from mcpd.errors import Disabled, SpawnFailed, UnsupportedRevision
 from tests.bridge.bridge_harness import text_of
@@ -183,7 +183,7 @@ async def test_which_eras_a_server_speaks_is_found_out_once(
 async def test_a_server_that_did_not_say_what_it_speaks_is_asked_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pools, "PROBE_TIMEOUT", 0.3)
+    monkeypatch.setattr(pool, "PROBE_TIMEOUT", 0.3)
     said = tmp_path / "said"
     async with world("--both", "--silent-until", str(said)) as made:
         assert await made.pools.eras(made.source.info, ME) == (True, False)

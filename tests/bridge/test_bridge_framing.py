@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import httptools
 import pytest
 
-from mcpd.bridge.http.framing import Framing, Misframed
+from mcpd.bridge.http.connection import Framing, Misframed
 from tests.bridge.bridge_harness import PATIENCE
 
 if TYPE_CHECKING:

@@ -14,10 +14,9 @@ import pytest
 from mcpd.bridge import jsonrpc
 from mcpd.bridge.budget import Budget
 from mcpd.bridge.handshake.greeting import POOL_GREETING, greeting
-from mcpd.bridge.upstream.audience import Audience
+from mcpd.bridge.upstream.audience import Audience, News
 from mcpd.bridge.upstream.call import Call
-from mcpd.bridge.upstream.flight import Flight
-from mcpd.bridge.upstream.news import News
+from mcpd.bridge.upstream.child import Flight
 from mcpd.errors import HeldBack, LimitExceeded, NotAuthorized
 from tests.bridge.bridge_harness import text_of
 from tests.bridge.pool_world import ASKING, ME, OTHER, Client, Sink, asked, eventually, send, world

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from mcpd.bridge.exchange import EventQueue
-from mcpd.bridge.handshake import renewal
 from mcpd.errors import Disabled, ServiceUnavailable
 from tests.bridge.bridge_harness import events, text_of
 from tests.bridge.pool_world import ME, eventually, lists, send, world
@@ -68,7 +67,7 @@ async def settled(made: World) -> None:
 
 @pytest.mark.parametrize("every", [1, 60])
 async def test_of_a_crowd_only_those_who_listen_hear(every: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(renewal, "TOLD_AT_ONCE", 2)
+    monkeypatch.setattr("mcpd.bridge.handshake.session.TOLD_AT_ONCE", 2)
     async with world(sharing="caller") as made:
         sessions = [await made.initialize() for _ in range(CROWD)]
         streams = [listening(session) for session in sessions[::every]]

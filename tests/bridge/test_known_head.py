@@ -17,8 +17,8 @@ from uvicorn.server import ServerState
 from mcpd.bridge.exchange import Exchange
 from mcpd.bridge.http import cycle
 from mcpd.bridge.http.connection import Connection
+from mcpd.bridge.http.cycle import KnownHead, learn
 from mcpd.bridge.http.endpoint import Head
-from mcpd.bridge.http.known_head import KnownHead, learn
 from mcpd.bridge.http.post import Post
 from tests.bridge.bridge_harness import Bridge, call, text_of
 from tests.bridge.fuzzing import connect, exchange

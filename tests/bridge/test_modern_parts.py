@@ -14,13 +14,13 @@ from mcpd.bridge.budget import Budget
 from mcpd.bridge.callers import Caller
 from mcpd.bridge.exchange import Exchange
 from mcpd.bridge.http.post import Post
-from mcpd.bridge.modern import Modern, seal, suspended
+from mcpd.bridge.modern import Modern, run, seal
 from mcpd.bridge.modern.seal import Seal
 from mcpd.bridge.parts import Options, Parts
 from mcpd.bridge.tasks import Tasks
 from mcpd.bridge.upstream import pool
 from mcpd.bridge.upstream.commands import CommandSource, from_arguments
-from mcpd.bridge.upstream.pools import Pools
+from mcpd.bridge.upstream.pool import Pools
 from mcpd.errors import InvalidArgument
 from tests.bridge.bridge_harness import events
 from tests.bridge.modern_client import FORMS, MODERN, SUBSCRIPTION, call, command, envelope, headers_for, request
@@ -102,7 +102,7 @@ def wire(tmp_path: Path) -> Path:
 
 
 async def test_calls_that_wait_are_bounded_for_each_caller(wire: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(suspended, "MOST_SUSPENDED", 2)
+    monkeypatch.setattr(run, "MOST_SUSPENDED", 2)
     async with world(wire) as here:
         firsts = [await here.ask(asking(number)) for number in range(2)]
         error = (await here.ask(asking(3)))["error"]
@@ -113,7 +113,7 @@ async def test_calls_that_wait_are_bounded_for_each_caller(wire: Path, monkeypat
 
 
 async def test_a_call_whose_client_does_not_come_back_is_given_up(wire: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(suspended, "LIFETIME", 0.2)
+    monkeypatch.setattr(run, "LIFETIME", 0.2)
     async with world(wire) as here:
         first = await here.ask(asking())
         await until(lambda: here.received("notifications/cancelled"))
@@ -122,11 +122,11 @@ async def test_a_call_whose_client_does_not_come_back_is_given_up(wire: Path, mo
 
 
 async def test_calls_that_wait_do_not_keep_others_from_the_server(wire: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (pool, suspended):
+    for module in (pool, run):
         monkeypatch.setattr(module, "MOST_PROCESSES", 1)
-    monkeypatch.setattr(suspended, "MOST_AWAY", 0)
+    monkeypatch.setattr(run, "MOST_AWAY", 0)
     monkeypatch.setattr("mcpd.bridge.modern.profile.MOST_AWAY", 0)
-    monkeypatch.setattr(suspended, "PATIENCE", 0.3)
+    monkeypatch.setattr(run, "PATIENCE", 0.3)
     async with world(wire) as here:
         first = await here.ask(asking())
         assert "result" in await here.ask(call("echo", 2, envelope(FORMS), text="x"))

@@ -18,8 +18,8 @@ from urllib.parse import quote
 import httpx2
 import pytest
 
-from mcpd.bridge.pages.offer import MOST_PROBLEM, MOST_PROBLEMS, PROBLEMS, Offer
 from mcpd.bridge.pages.snippets import snippets
+from mcpd.bridge.pages.survey import MOST_PROBLEM, MOST_PROBLEMS, PROBLEMS, Offer
 from mcpd.bridge.site import Site
 from tests.bridge.bridge_harness import BOTH, COMMAND, PATIENCE, Bridge, call, descendants, eventually, text_of
 

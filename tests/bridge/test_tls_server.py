@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from mcpd.bridge.http import tls
-from mcpd.bridge.http.room import Room
+from mcpd.bridge.http.listeners import Room
 from mcpd.bridge.http.tls import TlsServer
 from tests.bridge.bridge_harness import PATIENCE
 

@@ -15,8 +15,8 @@ from mcpd.bridge.handshake.sessions import Sessions
 from mcpd.bridge.jsonrpc import Kind, Message, Raw
 from mcpd.bridge.observe.watch import refuse_all
 from mcpd.bridge.tasks import fault_of
-from mcpd.bridge.upstream.pools import Pools
-from mcpd.bridge.upstream.queue import turn_away
+from mcpd.bridge.upstream.pool import Pools
+from mcpd.bridge.upstream.seat import turn_away
 from mcpd.errors import InvalidRequest, McpdError
 
 if TYPE_CHECKING:

@@ -12,13 +12,11 @@ import msgspec
 
 from mcpd.bridge import allocator, eras, jsonrpc
 from mcpd.bridge.handshake.greeting import MOST_GREETING, greeting
-from mcpd.bridge.handshake.renewal import Renewal
-from mcpd.bridge.handshake.session import Kind, Session, version_of
+from mcpd.bridge.handshake.session import Kind, Renewal, Session, version_of
 from mcpd.bridge.tasks import fault_of
 from mcpd.bridge.upstream.catalog import is_plain, replay
 from mcpd.bridge.upstream.census import Sweeper
-from mcpd.bridge.upstream.queue import turn_away
-from mcpd.bridge.upstream.seat import Seat
+from mcpd.bridge.upstream.seat import Seat, turn_away
 from mcpd.errors import LimitExceeded, McpdError, NotFound, ServiceUnavailable, UnsupportedRevision
 
 if TYPE_CHECKING:
@@ -29,8 +27,7 @@ if TYPE_CHECKING:
     from mcpd.bridge.parts import Parts
     from mcpd.bridge.upstream.call import Sink
     from mcpd.bridge.upstream.catalog import Shelf
-    from mcpd.bridge.upstream.pool import Pool
-    from mcpd.bridge.upstream.pools import Pools
+    from mcpd.bridge.upstream.pool import Pool, Pools
     from mcpd.bridge.upstream.source import ServerInfo
 
 log = logging.getLogger(__name__)

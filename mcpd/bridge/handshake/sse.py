@@ -15,7 +15,7 @@ from urllib.parse import quote
 
 from mcpd.bridge import jsonrpc
 from mcpd.bridge.exchange import EventQueue, Exchange, event
-from mcpd.bridge.http.streams import stream
+from mcpd.bridge.http.request import stream
 from mcpd.errors import LimitExceeded, NotFound
 
 if TYPE_CHECKING:

@@ -17,11 +17,10 @@ from mcpd.bridge import eras, jsonrpc
 from mcpd.bridge.exchange import EventQueue
 from mcpd.bridge.handshake.serve import Handshake
 from mcpd.bridge.handshake.sse import Links
-from mcpd.bridge.http import gate, sign_in
+from mcpd.bridge.http import gate
 from mcpd.bridge.http.endpoint import Endpoint, check_repeated
-from mcpd.bridge.http.request import Request
+from mcpd.bridge.http.request import Request, stream
 from mcpd.bridge.http.routing import Refused, is_server_name, not_allowed, server_of, stream_of
-from mcpd.bridge.http.streams import stream
 from mcpd.bridge.tasks import fault_of
 from mcpd.bridge.upstream.hops import check_target
 from mcpd.errors import McpdError, NotAuthorized, NotFound, Unauthenticated
@@ -238,7 +237,7 @@ class Application:
         await request.reply_as(200, key, headers)
 
     async def _asset(self, request: Request) -> None:
-        from mcpd.bridge.pages.render import asset  # with the first page
+        from mcpd.bridge.pages.view import asset  # with the first page
 
         await self._pages()
         found = asset(request.path.removeprefix("/assets/"))
@@ -270,7 +269,7 @@ class Application:
         navigates = headers.get(b"sec-fetch-mode", b"navigate") == b"navigate"
         if not navigates or headers.get(b"sec-fetch-site", b"none") not in {b"none", b"same-origin"}:
             raise Refused(403, "another page asks for this link: copy it into the address bar of your browser")
-        if not sign_in.names_its_port(headers, request.peer):
+        if not gate.names_its_port(headers, request.peer):
             raise Refused(403, "this link came to another port than it names, where no browser can be signed in: "
                           "give a tunnel the same port at both ends")  # fmt: skip
         signs = self._gate.sign_in
@@ -279,7 +278,7 @@ class Application:
             raise Refused(410, "this link was used already, is older than a minute, or was made for another user: "
                           f"run '{self._parts.site.shell} open' again")  # fmt: skip
         secret, path = found
-        cookie = sign_in.cookie(secret, secure=request.scope["scheme"] == "https")
+        cookie = gate.cookie(secret, secure=request.scope["scheme"] == "https")
         await request.reply_as(303, b"", ((b"location", path.encode("ascii")), cookie, *_PRIVATE))
 
     # ------------------------------------------------------------------------------------ signing in
@@ -295,15 +294,15 @@ class Application:
             await self._parts.source.describe(server)
         base = await open_tcp()
         code = signs.code(caller, _META + quote(server, safe="") if server else "/mcp")
-        answer = {"url": f"{base}/open/{code}", "seconds": sign_in.CODE_LIFE}
+        answer = {"url": f"{base}/open/{code}", "seconds": gate.CODE_LIFE}
         await request.reply(200, jsonrpc.encode(answer), _PRIVATE)
 
     async def _sign_out(self, request: Request) -> None:
         signs = self._gate.sign_in
-        if signs is None or not sign_in.is_own(request.headers):
+        if signs is None or not gate.is_own(request.headers):
             raise Refused(403, "only a page of this bridge signs its browser out")
         signs.sign_out(request.headers)
-        gone = sign_in.cookie("", secure=request.scope["scheme"] == "https")
+        gone = gate.cookie("", secure=request.scope["scheme"] == "https")
         await request.reply_as(303, b"", ((b"location", b"/mcp"), gone, *_PRIVATE))
 
     async def _metrics(self, request: Request) -> None:

@@ -1,22 +1,182 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Access to the bridge: Host, Origin, the peer's uid or the bearer token, CORS."""
+"""Access to the bridge: Host, Origin, the peer's uid or the bearer token, CORS, and signing in a browser.
+
+A browser signs in with a link that works once, and is given a cookie for it. A cookie is sent to every port of its
+host, and a link can be seen on the command line that opens it. So neither is of use to others of this machine: the
+kernel tells which user a connection of loopback comes from, and that has to be the one who asked for the link.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import ipaddress
 import re
+import secrets
+import time
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from itertools import islice
+from typing import TYPE_CHECKING, Final, NamedTuple
 
+from mcpd.bridge.http.tcp_owner import owner_of
 from mcpd.errors import McpdError, NotAuthorized, Unauthenticated
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from mcpd.bridge.callers import Admission, Caller
     from mcpd.bridge.exchange import Headers
-    from mcpd.bridge.http.sign_in import SignIn
     from mcpd.bridge.upstream.hops import Passes
+
+COOKIE: Final = "mcpd-bridge"
+CODE_LIFE: Final = 60
+"""Seconds that a link is good for."""
+IDLE_LIFE: Final = 1800.0
+"""Seconds without a request after which a browser is signed out."""
+LONGEST_LIFE: Final = 8 * 3600
+"""Seconds after which it is signed out in any case."""
+MOST_COOKIES: Final = 16
+"""Of the cookies that go by its name, so many are tried."""
+MOST_CODES: Final = 16
+MOST_BROWSERS: Final = 32
+"""When there are more, the oldest goes."""
+
+
+class _Code(NamedTuple):
+    caller: Caller
+    path: str
+    until: float
+
+
+class _Browser:
+    """A browser that is signed in."""
+
+    __slots__ = ("caller", "since", "used")
+
+    def __init__(self, caller: Caller, now: float) -> None:
+        self.caller = caller
+        self.since = self.used = now
+
+    def expired(self, now: float) -> bool:
+        return now - self.used > IDLE_LIFE or now - self.since > LONGEST_LIFE
+
+
+class SignIn:
+    """The links and browsers of one bridge; they end with its process."""
+
+    def __init__(self) -> None:
+        self._codes: dict[bytes, _Code] = {}
+        self._browsers: dict[bytes, _Browser] = {}
+
+    @property
+    def in_use(self) -> bool:
+        """True if a link waits, or a browser is signed in."""
+        self._tidy()
+        return bool(self._codes or self._browsers)
+
+    def code(self, caller: Caller, path: str) -> str:
+        """Return the code of a link to *path* that signs in a browser of *caller*."""
+        self._tidy()
+        code = secrets.token_urlsafe(32)
+        self._codes[_digest(code)] = _Code(caller, path, time.monotonic() + CODE_LIFE)
+        _bound(self._codes, MOST_CODES)
+        return code
+
+    def redeem(self, code: str, peer: Peer) -> tuple[str, str] | None:
+        """Use *code* up: the secret for the cookie, and the path to go to. ``None`` if it is void, or another's."""
+        self._tidy()
+        digest = _digest(code)
+        found = self._codes.get(digest)
+        if found is None or owner_of(peer) != found.caller.uid:
+            return None
+        del self._codes[digest]
+        secret = secrets.token_urlsafe(32)
+        self._browsers[_digest(secret)] = _Browser(found.caller, time.monotonic())
+        _bound(self._browsers, MOST_BROWSERS)
+        return secret, found.path
+
+    def caller(self, headers: Mapping[bytes, bytes], peer: Peer, *, safe: bool) -> Caller | None:
+        """Whose browser shows its cookie in *headers*; *safe* tells that the request changes nothing.
+
+        Only requests of this bridge's own pages count, or, if they are safe, those nobody's page made.
+        """
+        if not names_its_port(headers, peer) or not (_is_own_or_nobodys(headers) if safe else is_own(headers)):
+            return None
+        now = time.monotonic()
+        for digest in _cookies(headers):
+            found = self._browsers.get(digest)
+            if found is None:
+                continue
+            if found.expired(now):
+                del self._browsers[digest]
+            elif owner_of(peer) == found.caller.uid:
+                found.used = now
+                return found.caller
+        return None
+
+    def sign_out(self, headers: Mapping[bytes, bytes]) -> None:
+        """Forget the browser that shows its cookie in *headers*."""
+        for digest in _cookies(headers):
+            self._browsers.pop(digest, None)
+
+    def _tidy(self) -> None:
+        now = time.monotonic()
+        self._codes = {digest: code for digest, code in self._codes.items() if code.until > now}
+        self._browsers = {digest: each for digest, each in self._browsers.items() if not each.expired(now)}
+
+
+def cookie(secret: str, *, secure: bool) -> tuple[bytes, bytes]:
+    """The header that gives a browser *secret*, or takes it away if that is empty."""
+    life = LONGEST_LIFE if secret else 0
+    end = "; Secure" if secure else ""
+    return b"set-cookie", f"{COOKIE}={secret}; Path=/; Max-Age={life}; HttpOnly; SameSite=Strict{end}".encode()
+
+
+def is_own(headers: Mapping[bytes, bytes]) -> bool:
+    """Return True if a page of this bridge makes the request; browsers send the origin except with GET and HEAD."""
+    origin = headers.get(b"origin", b"")
+    host = headers.get(b"host", b"")
+    return (
+        bool(host)
+        and origin.lower() in {b"http://" + host.lower(), b"https://" + host.lower()}
+        and headers.get(b"sec-fetch-site", b"same-origin") == b"same-origin"
+    )
+
+
+def _is_own_or_nobodys(headers: Mapping[bytes, bytes]) -> bool:
+    """Return True unless another site's page sent the request; a URL that the user types or opens has no origin."""
+    if b"origin" in headers:
+        return is_own(headers)
+    return headers.get(b"sec-fetch-site", b"none") in {b"none", b"same-origin"}
+
+
+def names_its_port(headers: Mapping[bytes, bytes], peer: Peer) -> bool:
+    """Return True if the request names the port on which it arrived: a page of another port is another site's."""
+    if peer.server is None:
+        return True
+    _, _, port = headers.get(b"host", b"").rpartition(b":")
+    return peer.server[1] in ((int(port),) if port.isdigit() else (80, 443))
+
+
+def _cookies(headers: Mapping[bytes, bytes]) -> Iterator[bytes]:
+    """The digests of all that go by the cookie's name.
+
+    Browsers also send the cookies of other ports, which may be anything and come first; http.cookies gives up at odd
+    ones.
+    """
+    given = (each.strip().partition(b"=") for each in headers.get(b"cookie", b"").split(b";"))
+    named = (value for name, _, value in given if name == COOKIE.encode())
+    return (_digest(value.decode("latin-1")) for value in islice(named, MOST_COOKIES))
+
+
+def _digest(secret: str) -> bytes:
+    # Looked up by its digest, so that the time it takes says nothing about the secret.
+    return hashlib.sha256(secret.encode()).digest()
+
+
+def _bound(table: dict[bytes, _Code] | dict[bytes, _Browser], most: int) -> None:
+    while len(table) > most:
+        del table[next(iter(table))]
+
 
 _AUTHORITY: Final = re.compile(r"(\[[0-9a-f:.]+\]|[^:\[\]/@?#\s]+)(?::\d{1,5})?", re.IGNORECASE)
 _ORIGIN: Final = re.compile(r"https?://(.+)", re.IGNORECASE)

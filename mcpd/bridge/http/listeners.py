@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Sockets the bridge listens on."""
+"""Sockets that the bridge listens on, and limits on connections."""
 
 from __future__ import annotations
 
@@ -7,13 +7,64 @@ import errno
 import grp
 import ipaddress
 import os
+import resource
 import socket
+from collections import Counter
 from pathlib import Path
 from typing import Final
 
 from mcpd.errors import Busy, InvalidConfig, McpdError, from_oserror
 from mcpd.notify import passed_fds
 from mcpd.paths import CALLS_SOCKET, STDIO_SOCKET
+
+MOST_DESCRIPTORS: Final = 32768
+"""The limit that the bridge sets for itself if it may."""
+MOST_CONNECTIONS: Final = 4096
+
+
+class Room:
+    """Count of the connections of one kind of listener: at most *limit* at a time, at most *share* of one uid."""
+
+    __slots__ = ("_free", "_of_uid", "_share", "entered")
+
+    def __init__(self, limit: int, share: int) -> None:
+        self._free = limit
+        self._share = share
+        self._of_uid = Counter[int]()
+        self.entered = 0
+        """Number of attempts to connect."""
+
+    def enter(self, uid: int | None) -> bool:
+        """Take a place for *uid*, ``None`` if it is unknown; return False if none is free."""
+        self.entered += 1
+        if self._free <= 0 or (uid is not None and self._of_uid[uid] >= self._share):
+            return False
+        self._free -= 1
+        if uid is not None:
+            self._of_uid[uid] += 1
+        return True
+
+    def leave(self, uid: int | None) -> None:
+        """Release the place of *uid*."""
+        self._free += 1
+        if uid is not None:
+            self._of_uid[uid] -= 1
+
+
+def connection_limit() -> int:
+    """Raise the limit on open descriptors, and return the maximum number of connections of one kind.
+
+    Each kind gets a quarter, so that TCP, where anyone may connect, takes nothing from the Unix socket.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY:
+        return MOST_CONNECTIONS
+    wanted = MOST_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, MOST_DESCRIPTORS)
+    if soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+        soft = wanted
+    return min(soft // 4, MOST_CONNECTIONS)
+
 
 BACKLOG: Final = 512
 

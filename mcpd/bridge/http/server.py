@@ -18,8 +18,7 @@ from uvicorn.server import ServerState
 
 from mcpd.bridge.http.app import Application
 from mcpd.bridge.http.connection import KEEP_ALIVE, Connection, ServerConnection
-from mcpd.bridge.http.listeners import CallsSocket, LineSocket
-from mcpd.bridge.http.room import Room, connection_limit
+from mcpd.bridge.http.listeners import CallsSocket, LineSocket, Room, connection_limit
 from mcpd.bridge.http.tls import TlsServer
 from mcpd.bridge.stdio.front import StdioFront
 from mcpd.errors import McpdError

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from typing import Any, TypeAlias
 
     from mcpd.bridge.http.connection import Connection
-    from mcpd.bridge.http.room import Room
+    from mcpd.bridge.http.listeners import Room
 
     _Handshake: TypeAlias = asyncio.Task[tuple[asyncio.BaseTransport, Any]]
 

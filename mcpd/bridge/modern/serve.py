@@ -15,12 +15,11 @@ from mcpd.bridge.modern import headers, results, seal
 from mcpd.bridge.modern import request as requests
 from mcpd.bridge.modern.listen import Listener, Listeners, ListenForward
 from mcpd.bridge.modern.profile import Profile
-from mcpd.bridge.modern.run import Forward, Run
+from mcpd.bridge.modern.run import Forward, Run, Suspended
 from mcpd.bridge.modern.seal import Seal
-from mcpd.bridge.modern.suspended import Suspended
 from mcpd.bridge.observe.watch import refuse_all
 from mcpd.bridge.tasks import fault_of
-from mcpd.bridge.upstream.queue import turn_away
+from mcpd.bridge.upstream.seat import turn_away
 from mcpd.errors import HeaderMismatch, InvalidRequest, McpdError, UnknownMethod
 
 if TYPE_CHECKING:
@@ -32,8 +31,7 @@ if TYPE_CHECKING:
     from mcpd.bridge.modern.headers import Param
     from mcpd.bridge.modern.request import Request
     from mcpd.bridge.parts import Parts
-    from mcpd.bridge.upstream.pool import Pool
-    from mcpd.bridge.upstream.pools import Pools
+    from mcpd.bridge.upstream.pool import Pool, Pools
 
 _OF_HANDSHAKE_ALONE: Final = "tasks/"
 

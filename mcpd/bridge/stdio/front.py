@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from mcpd.bridge.handshake.session import Session
     from mcpd.bridge.http.endpoint import Endpoint
     from mcpd.bridge.http.gate import Gate
-    from mcpd.bridge.http.room import Room
+    from mcpd.bridge.http.listeners import Room
     from mcpd.bridge.jsonrpc import Raw
     from mcpd.bridge.parts import Parts
 

@@ -1,22 +1,107 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Who hears what the processes of a pool say beside their answers: changes, updates of resources, log messages."""
+"""Who receives the notifications of a pool's processes: changes, updates of resources, log messages."""
 
 from __future__ import annotations
 
 import asyncio
 import re
 from itertools import islice
-from typing import TYPE_CHECKING, Final, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Final, Protocol, TypeAlias, runtime_checkable
 
 from mcpd.bridge import jsonrpc
 from mcpd.bridge.eras import LEVELS
-from mcpd.bridge.upstream.news import News
+from mcpd.bridge.tasks import LimitedLog, fault_of
 from mcpd.errors import InvalidArgument, LimitExceeded, McpdError
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterator
+    from collections.abc import Callable
 
     from mcpd.bridge.jsonrpc import Message
+
+    Key: TypeAlias = tuple[str, str]
+    from collections.abc import Awaitable, Iterator
+
+PAUSE: Final = 0.05
+"""Seconds between two rounds, at least."""
+SHARE: Final = 10
+"""A pause is so many times as long as the round before it took, so that others have most of the time."""
+MOST_TOLD: Final = 1000
+"""Pieces of news that may wait."""
+MOST_HEARD: Final = 2000
+"""How often something is heard in one round, at about which the next one begins; what comes then waits."""
+
+
+class News:
+    """Gives news to *spread*, which says how many heard it: the first at once, what comes soon after that together.
+
+    A key is a method and what it is about; there are few methods that are about nothing in particular, and what these
+    tell is never lost. What says the same as something that waits takes its place; the log calls the teller *server*.
+    """
+
+    def __init__(self, spread: Callable[[Key, Message], int], server: str) -> None:
+        self._spread = spread
+        self._warn = LimitedLog(server)
+        self._loop = asyncio.get_running_loop()
+        self._waiting: dict[Key, Message] = {}
+        self._told: set[Key] = set()
+        """What was told since the last round began."""
+        self._heard = 0
+        self._timer: asyncio.TimerHandle | None = None
+
+    def tell(self, key: Key, message: Message) -> None:
+        """Tell *message*, now or with the next round."""
+        if self._waiting or key in self._told or self._heard >= MOST_HEARD or len(self._told) >= MOST_TOLD:
+            if key in self._waiting or len(self._waiting) < MOST_TOLD or not key[1]:
+                self._waiting[key] = message
+            else:
+                self._lose()
+        else:
+            self._one(key, message)
+        self._plan(PAUSE)
+
+    def waits(self, key: Key) -> bool:
+        """Return True if something that says the same waits already."""
+        return key in self._waiting
+
+    def allows(self, hearers: int) -> bool:
+        """Return True if so many may hear something now that cannot wait."""
+        if self._heard >= MOST_HEARD:
+            self._lose()
+            return False
+        self._heard += hearers
+        self._plan(PAUSE)
+        return True
+
+    def forget(self) -> None:
+        """Nobody wants to know any more."""
+        self._waiting.clear()
+
+    def _lose(self) -> None:
+        self._warn.warning("it tells so much at once that some of it is lost")
+
+    def _plan(self, pause: float) -> None:
+        if self._timer is None:
+            self._timer = self._loop.call_later(pause, self._round)
+
+    def _round(self) -> None:
+        self._timer = None
+        self._told.clear()
+        self._heard = 0
+        began = self._loop.time()
+        while self._waiting and self._heard < MOST_HEARD:
+            key = next(iter(self._waiting))
+            self._one(key, self._waiting.pop(key))
+        if self._waiting or self._told:
+            self._plan(max(PAUSE, SHARE * (self._loop.time() - began)))
+
+    def _one(self, key: Key, message: Message) -> None:
+        self._told.add(key)
+        # The boundary: what goes wrong with one piece of news must not keep others back.
+        try:
+            self._heard += self._spread(key, message)
+        except Exception as error:  # noqa: BLE001 -- logged by fault_of
+            fault_of(error)
+
 
 MOST_SUBSCRIPTIONS: Final = 1000
 """Resources to which one member may be subscribed."""
@@ -24,7 +109,7 @@ MOST_URI: Final = 2048
 """Characters of the URI of one of them."""
 MOST_LEVELS: Final = 64
 """Levels of a path, whose parts are told of to those who subscribed to the whole."""
-MOST_NEWS: Final = 4096
+MOST_BYTES: Final = 4096
 """Bytes of a piece of news that is kept as the server wrote it; of a longer one only what it is about."""
 _CHANGES: Final = frozenset({
     "notifications/tools/list_changed", "notifications/prompts/list_changed", "notifications/resources/list_changed",
@@ -252,7 +337,7 @@ class Audience:
 
 def _kept(message: Message, method: str, params: dict[str, str]) -> Message:
     """The notification *message*, which may wait, without what else came with it."""
-    if sum(len(memoryview(raw)) for raw in message.values()) > MOST_NEWS:
+    if sum(len(memoryview(raw)) for raw in message.values()) > MOST_BYTES:
         return jsonrpc.notification(method, jsonrpc.encode(params) if params else b"")
     return {name: raw.copy() for name, raw in message.items()}
 
