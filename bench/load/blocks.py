@@ -86,7 +86,7 @@ def load(target: Target, connections: int, seconds: float, *, sessions: bool) ->
 
 
 @dataclass(slots=True)
-class _Flight:
+class _InFlight:
     """A client with a call in flight, which counts the ids of its calls up from *identity*."""
 
     client: Client
@@ -115,12 +115,12 @@ class _Flight:
 
 def _run(clients: Sequence[Client], seconds: float, apart: int) -> int:
     poll = select.epoll()
-    known: dict[int, _Flight] = {}
+    known: dict[int, _InFlight] = {}
     number = done = 0
     for place, client in enumerate(clients):
         sock = client.http.connect()
         sock.setblocking(False)
-        known[sock.fileno()] = _Flight(client, client.maker(), place * apart)
+        known[sock.fileno()] = _InFlight(client, client.maker(), place * apart)
         poll.register(sock.fileno(), select.EPOLLIN)
     for flight in known.values():
         number += 1

@@ -11,7 +11,7 @@ from mcpd.bridge.observe.limits import RateLimiter
 from mcpd.bridge.observe.metrics import Metrics
 from mcpd.bridge.observe.watch import Nobody
 from mcpd.bridge.site import Site
-from mcpd.bridge.upstream.census import Census
+from mcpd.bridge.upstream.counts import ProcessCounts
 from mcpd.bridge.upstream.pipes import Chatter
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ class Parts:
     """See :meth:`take_over`."""
     tasks: Tasks
     budget: Budget = field(default_factory=Budget)
-    census: Census = field(default_factory=Census)
+    process_counts: ProcessCounts = field(default_factory=ProcessCounts)
     chatter: Chatter = field(default_factory=Chatter)
     watch: Watch = field(default_factory=Nobody)
     metrics: Metrics = field(default_factory=Metrics)

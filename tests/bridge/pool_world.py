@@ -142,7 +142,7 @@ async def world(*flags: str, **options: Any) -> AsyncIterator[World]:
             yield made
     finally:
         await made.sessions.close()
-        assert not len(made.parts.census)
+        assert not len(made.parts.process_counts)
 
 
 def send(

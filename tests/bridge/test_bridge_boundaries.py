@@ -157,7 +157,7 @@ async def test_a_call_of_a_session_whose_server_is_disabled_is_recorded() -> Non
         made.parts.watch = recorder = Recorder()
         made.source.fault = Disabled("server p is disabled")
         made.source.listener()
-        await eventually(lambda: not len(made.parts.census))
+        await eventually(lambda: not len(made.parts.process_counts))
         with pytest.raises(Disabled):
             await send(session, "pid").future
         assert recorder.seen == [("tools/call", "Disabled")]

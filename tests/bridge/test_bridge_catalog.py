@@ -39,7 +39,7 @@ async def test_a_changed_server_gets_a_new_process_after_its_calls() -> None:
         assert made.pools.find("p", ME, POOL_GREETING) is None
         assert text_of(await send(await made.open(), "pid").future) != before
         assert text_of(await slow.future) == "was in flight"
-        await eventually(lambda: len(made.parts.census) == 1)
+        await eventually(lambda: len(made.parts.process_counts) == 1)
 
 
 @pytest.mark.parametrize("sharing", ["session", "caller"])
@@ -53,7 +53,7 @@ async def test_a_session_goes_on_with_a_process_of_the_changed_server(sharing: s
         await eventually(lambda: not made.sessions.count("p", ME)[1])
         assert text_of(await send(session, "pid").future) != before
         assert text_of(await slow.future) == "was in flight"
-        await eventually(lambda: len(made.parts.census) == 1)
+        await eventually(lambda: len(made.parts.process_counts) == 1)
 
 
 @pytest.mark.parametrize("asked_for", ["é" * 60, "\ud83d" * 9, 7])
@@ -78,7 +78,7 @@ async def test_what_a_changed_server_asked_before_can_still_be_answered(sharing:
         answer = {"jsonrpc": Raw(b'"2.0"'), "result": Raw(b'"late"')}
         session.reply(jsonrpc.encode(sink.pushed[0]["id"]), answer)
         assert asked(await sink.future)[1] == "late"
-        await eventually(lambda: not len(made.parts.census))
+        await eventually(lambda: not len(made.parts.process_counts))
 
 
 @pytest.mark.parametrize("sharing", ["session", "caller"])
@@ -88,7 +88,7 @@ async def test_the_processes_of_a_disabled_server_end(sharing: str) -> None:
         await send(session, "pid").future
         made.source.fault = Disabled("server p is disabled")
         made.source.listener()
-        await eventually(lambda: not len(made.parts.census))
+        await eventually(lambda: not len(made.parts.process_counts))
 
 
 # ---------------------------------------------------------------------------------------- the catalog
@@ -101,7 +101,7 @@ async def first_two(made: World) -> None:
         page = await lists(session)
         await lists(session, page["nextCursor"])
         made.sessions.end(session, "seen")
-    await eventually(lambda: not len(made.parts.census))
+    await eventually(lambda: not len(made.parts.process_counts))
 
 
 async def test_what_two_processes_said_is_said_without_a_third(tmp_path: Path) -> None:
@@ -123,11 +123,11 @@ async def test_a_changed_list_is_asked_for_again() -> None:
         session = await made.initialize()
         await send(session, "grow", name="new").future
         made.sessions.end(session, "seen")
-        await eventually(lambda: not len(made.parts.census))
+        await eventually(lambda: not len(made.parts.process_counts))
         session = await made.initialize()
-        assert not len(made.parts.census)
+        assert not len(made.parts.process_counts)
         await lists(session)
-        assert len(made.parts.census) == 1
+        assert len(made.parts.process_counts) == 1
 
 
 async def test_lists_after_a_call_are_not_kept() -> None:
@@ -137,9 +137,9 @@ async def test_lists_after_a_call_are_not_kept() -> None:
             await send(session, "pid").future
             await lists(session, (await lists(session))["nextCursor"])
             made.sessions.end(session, "seen")
-        await eventually(lambda: not len(made.parts.census))
+        await eventually(lambda: not len(made.parts.process_counts))
         await lists(await made.initialize())
-        assert len(made.parts.census) == 1
+        assert len(made.parts.process_counts) == 1
 
 
 async def test_another_state_forgets_what_was_said() -> None:
@@ -147,7 +147,7 @@ async def test_another_state_forgets_what_was_said() -> None:
         await first_two(made)
         made.source.info = replace(made.source.info, state="another")
         await made.initialize()
-        assert len(made.parts.census) == 1
+        assert len(made.parts.process_counts) == 1
 
 
 async def test_a_process_that_says_something_else_is_believed(tmp_path: Path) -> None:
@@ -158,7 +158,7 @@ async def test_a_process_that_says_something_else_is_believed(tmp_path: Path) ->
         await send(session, "pid").future
         other = await made.initialize()
         assert json.loads(other.result)["serverInfo"]["version"] == "2"
-        assert len(made.parts.census) == 2
+        assert len(made.parts.process_counts) == 2
 
 
 # ---------------------------------------------------------------------------------------- eras
@@ -195,7 +195,7 @@ async def test_what_is_known_of_the_eras_is_not_probed() -> None:
     async with world() as made:
         known = replace(made.source.info, handshake=True, modern=True)
         assert await made.pools.eras(known, ME) == (True, True)
-        assert not len(made.parts.census)
+        assert not len(made.parts.process_counts)
 
 
 async def test_a_server_that_does_not_start_speaks_nothing() -> None:
@@ -210,7 +210,7 @@ async def test_a_client_of_the_handshake_learns_that_its_server_has_none() -> No
         with pytest.raises(UnsupportedRevision) as refused:
             await made.initialize()
         assert refused.value.data == {"supported": ["2026-07-28"], "requested": "2025-11-25"}
-        assert not len(made.parts.census)
+        assert not len(made.parts.process_counts)
 
 
 # ---------------------------------------------------------------------------------------- what is one client's own
@@ -287,7 +287,7 @@ async def test_the_process_of_a_session_is_greeted_with_its_own_meta() -> None:
             made.sessions.end(await opened(made, traced(number)), "seen")
         for own in (traced(3), ""):
             session = await opened(made, own)
-            assert session.seat is None
+            assert session.slot is None
             greeted = json.loads(text_of(await send(session, "x").future))
             greeted.pop("progressToken", None)
             assert greeted == (json.loads(f"{{{own[1:]}}}")["_meta"] if own else {})

@@ -16,7 +16,7 @@ from mcpd.bridge.budget import Budget
 from mcpd.bridge.handshake.greeting import POOL_GREETING, greeting
 from mcpd.bridge.upstream.audience import Audience, News
 from mcpd.bridge.upstream.call import Call
-from mcpd.bridge.upstream.child import Flight
+from mcpd.bridge.upstream.child import InFlight
 from mcpd.errors import HeldBack, LimitExceeded, NotAuthorized
 from tests.bridge.bridge_harness import text_of
 from tests.bridge.pool_world import ASKING, ME, OTHER, Client, Sink, asked, eventually, send, world
@@ -51,7 +51,7 @@ async def test_at_most_four_processes_ask_at_once_and_further_calls_wait() -> No
         clients = [Client(f"client {number}", silent=True) for number in range(6)]
         sinks = [send(pool, "ask", client, method="elicitation/create") for client in clients]
         await eventually(lambda: sum(len(client.asked) for client in clients) == 4)
-        assert pool.processes == len(made.parts.census) == 4
+        assert pool.processes == len(made.parts.process_counts) == 4
         assert [len(client.asked) for client in clients] == [1, 1, 1, 1, 0, 0]
         for client in clients:
             await eventually(partial(getattr, client, "asked"))
@@ -256,7 +256,7 @@ async def test_what_a_server_speaks_is_found_out_for_another_if_not_for_one(
         await shared(made)
         waits = refuse_me(made, fault, monkeypatch)
         mine, others = (asyncio.ensure_future(made.pools.eras(made.source.info, each)) for each in (ME, OTHER))
-        await eventually(lambda: len(made.parts.census))
+        await eventually(lambda: len(made.parts.process_counts))
         waits.set()
         with pytest.raises(fault):
             await mine
@@ -274,7 +274,7 @@ async def test_a_process_that_one_caller_may_not_start_is_started_for_another_wh
         mine = send(pool, "pid")
         others = send(pool, "echo", caller=OTHER, text="served")
         ready = asyncio.ensure_future(pool.ready(OTHER))
-        await eventually(lambda: len(made.parts.census) == 1)
+        await eventually(lambda: len(made.parts.process_counts) == 1)
         waits.set()
         with pytest.raises(fault):
             await mine.future
@@ -441,7 +441,7 @@ async def test_news_that_is_long_waits_without_what_came_with_it() -> None:
 
 
 async def test_a_stream_beside_a_call_leaves_to_it_what_is_said() -> None:
-    flight = Flight(Budget(1 << 20), ME, lambda _caller, _fault: None)
+    flight = InFlight(Budget(1 << 20), ME, lambda _caller, _fault: None)
     stream, other = (Call(Sink(), b"1", "m", None, b"", 0.0, timeout, None) for timeout in (math.inf, 30.0))
     flight.add(b"1", stream)
     flight.add(b"2", other)
@@ -457,7 +457,7 @@ async def test_a_stream_beside_a_call_leaves_to_it_what_is_said() -> None:
 
 async def test_a_call_that_was_given_up_is_not_forgotten_for_others() -> None:
     for shared in (False, True):
-        flight = Flight(Budget(1 << 20), ME, lambda _caller, _fault: None, shared=shared)
+        flight = InFlight(Budget(1 << 20), ME, lambda _caller, _fault: None, shared=shared)
         for number in range(1100):
             flight.add(b"%d" % number, Call(Sink(), b"1", "m", None, b"", 0.0, 30.0, None))
             flight.give_up(b"%d" % number)

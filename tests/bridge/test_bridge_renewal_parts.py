@@ -88,7 +88,7 @@ async def test_of_a_crowd_only_those_who_listen_hear(every: int, monkeypatch: py
         # The others have nothing of their own, as before, and no process was started for anybody.
         assert not any(session.is_known for session in idle)
         assert len({id(session.kind) for session in sessions}) == 1
-        assert not len(made.parts.census)
+        assert not len(made.parts.process_counts)
         answers = [send(session, "pid") for session in sessions]
         assert len({text_of(await answer.future) for answer in answers}) == 1
         assert not any(heard(stream) for stream in streams)
@@ -110,7 +110,7 @@ async def test_who_hears_of_a_change_by_itself_is_told_once() -> None:
             await lists(await made.initialize())
         session = await made.initialize()
         stream = listening(session)
-        assert session.seat is None, "two have said the same before"
+        assert session.slot is None, "two have said the same before"
         # It asks before anybody has told the bridge to look.
         made.source.info = replace(made.source.info, state="second")
         await send(session, "pid").future
@@ -178,7 +178,7 @@ async def test_a_process_that_is_greeted_while_its_server_changes_makes_way_for_
         for _ in range(0 if opens else 2):
             await lists(await made.initialize())
         session = None if opens else await made.initialize()
-        assert session is None or session.seat is None, "two have said the same before"
+        assert session is None or session.slot is None, "two have said the same before"
         os.close(reader)
         with starts(made) as begun:
             waiting = asyncio.create_task(made.initialize()) if session is None else send(session, "pid").future
@@ -200,7 +200,7 @@ async def test_what_a_server_said_before_it_changed_is_said_to_nobody_after(tmp_
     os.mkfifo(wire)
     async with world("--wire", str(wire)) as made:
         opening = [asyncio.create_task(made.initialize()) for _ in range(2)]
-        await eventually(lambda: len(made.sessions.of("p")) == len(opening) == len(made.parts.census))
+        await eventually(lambda: len(made.sessions.of("p")) == len(opening) == len(made.parts.process_counts))
         change(made, "second")
         await eventually(lambda: {each.kind.info.state for each in made.sessions.of("p")} == {"second"})
         reader = os.open(wire, os.O_RDONLY | os.O_NONBLOCK)

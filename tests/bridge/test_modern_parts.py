@@ -81,7 +81,7 @@ async def world(wire: Path, budget: Budget | None = None) -> AsyncIterator[World
         made.modern.close()
         await made.pools.close()
         await made.parts.tasks.close()
-        assert not len(made.parts.census)
+        assert not len(made.parts.process_counts)
         assert made.budget.held == 0
 
 

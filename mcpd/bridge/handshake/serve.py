@@ -16,7 +16,7 @@ from mcpd.bridge.jsonrpc import Kind, Message, Raw
 from mcpd.bridge.observe.watch import refuse_all
 from mcpd.bridge.tasks import fault_of
 from mcpd.bridge.upstream.pool import Pools
-from mcpd.bridge.upstream.seat import turn_away
+from mcpd.bridge.upstream.slot import turn_away
 from mcpd.errors import InvalidRequest, McpdError
 
 if TYPE_CHECKING:

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from mcpd.bridge.upstream.call import Sink
     from mcpd.bridge.upstream.child import Child
     from mcpd.bridge.upstream.pool import Pool, Pools
-    from mcpd.bridge.upstream.seat import Seat
+    from mcpd.bridge.upstream.slot import ProcessSlot
     from mcpd.bridge.upstream.source import ServerInfo
 
 log = logging.getLogger(__name__)
@@ -142,9 +142,9 @@ class Renewal:
             if change.after is kind:
                 continue
             session.kind = change.after
-            if session.seat is not None:
-                shelf = self._table.shelf(session, info) if info is not None else None
-                session.seat.renew(change.after.info, shelf)
+            if session.slot is not None:
+                cached = self._table.cached(session, info) if info is not None else None
+                session.slot.renew(change.after.info, cached)
             # Who never asked for anything knows no list that could have changed, and listens to nothing.
             if change.methods and session.is_known:
                 told.append((session, change.methods))
@@ -175,7 +175,7 @@ class Kind:
     params: bytes
     """Those of ``initialize``; of a member of a pool, those with which its processes were greeted."""
     pool: Pool | None = None
-    """Of whose processes it uses one; else it has a seat of its own."""
+    """Of whose processes it uses one; else it has a slot of its own."""
     result: bytes = b""
     """The InitializeResult, as the server wrote it."""
     version: str = ""
@@ -187,13 +187,13 @@ class Kind:
 class _Life:
     """State of a session from its client's first request on."""
 
-    __slots__ = ("asked", "environment", "headers", "held", "is_deaf", "number", "seat", "streams", "was_busy")
+    __slots__ = ("asked", "environment", "headers", "held", "is_deaf", "number", "slot", "streams", "was_busy")
 
     def __init__(self, session_id: str, kind: Kind) -> None:
         self.headers: Headers = ((b"mcp-session-id", session_id.encode()),)
         self.streams = Streams(kind.table.parts.budget, kind.caller)
         self.streams.primes = kind.version >= PRIMED_FROM
-        self.seat: Seat | None = None
+        self.slot: ProcessSlot | None = None
         self.environment: Mapping[str, str] | None = None
         self.held: Holding | None = None
         self.asked: dict[bytes, tuple[Child, bytes]] = {}
@@ -205,7 +205,7 @@ class _Life:
 class Session:
     """One client's handshake with one server.
 
-    It has a seat, with a process of its own in it, once it needs one; or it is a member of a pool and has none. There
+    It has a slot, with a process of its own in it, once it needs one; or it is a member of a pool and has none. There
     may be thousands of sessions whose clients only looked in, so that of those nothing more is kept than that they are.
     """
 
@@ -215,7 +215,7 @@ class Session:
         self.id = secrets.token_urlsafe(24)
         self.kind = kind
         self.used = kind.table.now()
-        """When a request was made of it that did not go to a seat."""
+        """When a request was made of it that did not go to a slot."""
         self._life: _Life | None = None
 
     @property
@@ -259,9 +259,9 @@ class Session:
         return self.life.streams
 
     @property
-    def seat(self) -> Seat | None:
+    def slot(self) -> ProcessSlot | None:
         """The place of its own process, once it needs one."""
-        return self._life.seat if self._life is not None else None
+        return self._life.slot if self._life is not None else None
 
     @property
     def is_known(self) -> bool:
@@ -291,11 +291,11 @@ class Session:
         idle = kind.table.idle_timeout(kind.info)
         if life is None:
             return used + idle
-        if life.seat is not None:
-            due = life.seat.due(now)
+        if life.slot is not None:
+            due = life.slot.due(now)
             if due < math.inf:
                 return due
-            used = max(used, life.seat.used)
+            used = max(used, life.slot.used)
         if used + idle > now:
             return used + idle
         is_busy = life.streams.is_heard or (kind.pool is not None and kind.pool.is_calling(self))
@@ -310,8 +310,8 @@ class Session:
     def request(self, sink: Sink, identity: bytes, method: str, message: Message) -> None:
         """Send a request to the server; its answer goes to *sink*."""
         life = self._life or self.life
-        if life.seat is not None:
-            life.seat.request(sink, identity, method, message, owner=self)
+        if life.slot is not None:
+            life.slot.request(sink, identity, method, message, owner=self)
             return
         kind = self.kind
         self.used = kind.table.now()
@@ -332,13 +332,13 @@ class Session:
             params = jsonrpc.members(message.get("params"))
             jsonrpc.refuse_alike(params, _CANCELLED)
             wanted = bytes(params.get("requestId", b""))
-            if self.seat is not None:
-                self.seat.cancel(self, wanted, message)
+            if self.slot is not None:
+                self.slot.cancel(self, wanted, message)
             elif self.kind.pool is not None:
                 self.kind.pool.cancel(self, wanted, message)
             then()
-        elif self.seat is not None:
-            self.seat.notify(message, then)
+        elif self.slot is not None:
+            self.slot.notify(message, then)
         else:
             # Nothing that one of its clients says by itself concerns a process of several.
             self.used = self.kind.table.now()
@@ -396,10 +396,10 @@ class Session:
         if before is not None:
             before.leave(self)
 
-    def sit(self, info: ServerInfo, seat: Seat) -> None:
-        """Have a process of its own, in *seat*."""
+    def use_slot(self, info: ServerInfo, slot: ProcessSlot) -> None:
+        """Use a process of its own, in *slot*."""
         self._renew(info)
-        self.life.seat = seat
+        self.life.slot = slot
 
     def _renew(self, info: ServerInfo) -> None:
         """Go with a change of the server of which it hears by itself first."""
@@ -431,8 +431,8 @@ class Session:
             child.reply(original, {"jsonrpc": Raw(b'"2.0"'), "result": Raw(b"{}")})
             return
         life = self.life
-        if life.seat is not None:
-            life.seat.spoil()
+        if life.slot is not None:
+            life.slot.spoil()
         if life.is_deaf:
             child.reply_error(original, InvalidRequest.jsonrpc_code, "the client has gone silent")
             return
@@ -457,8 +457,8 @@ class Session:
             del asked[own]
             child.asks.discard(original)
             message = jsonrpc.with_param(message, "requestId", own)
-        if self.seat is not None:
-            self.seat.changed(method)
+        if self.slot is not None:
+            self.slot.changed(method)
         of_call = not method.startswith(("notifications/tools/", "notifications/prompts/", "notifications/resources/"))
         self._deliver(child, jsonrpc.encode(message), of_call=of_call)
 
@@ -476,8 +476,8 @@ class Session:
 
     def child_retired(self, child: Child) -> None:
         """The next call starts another process."""
-        if self.seat is not None:
-            self.seat.vacate(child)
+        if self.slot is not None:
+            self.slot.vacate(child)
 
     def child_ended(self, child: Child) -> None:
         """See :class:`~mcpd.bridge.upstream.call.Peer`."""

@@ -15,8 +15,8 @@ from mcpd.bridge.handshake.greeting import MOST_GREETING, greeting
 from mcpd.bridge.handshake.session import Kind, Renewal, Session, version_of
 from mcpd.bridge.tasks import fault_of
 from mcpd.bridge.upstream.catalog import is_plain, replay
-from mcpd.bridge.upstream.census import Sweeper
-from mcpd.bridge.upstream.seat import Seat, turn_away
+from mcpd.bridge.upstream.counts import Sweeper
+from mcpd.bridge.upstream.slot import ProcessSlot, turn_away
 from mcpd.errors import LimitExceeded, McpdError, NotFound, ServiceUnavailable, UnsupportedRevision
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from mcpd.bridge.jsonrpc import Message
     from mcpd.bridge.parts import Parts
     from mcpd.bridge.upstream.call import Sink
-    from mcpd.bridge.upstream.catalog import Shelf
+    from mcpd.bridge.upstream.catalog import CachedCatalog
     from mcpd.bridge.upstream.pool import Pool, Pools
     from mcpd.bridge.upstream.source import ServerInfo
 
@@ -101,7 +101,7 @@ class Sessions:
     def count(self, server: str, caller: Caller) -> tuple[int, int]:
         """How many sessions *caller* has with *server*, and how many processes run for them and without one."""
         own = [each for each in self._sessions.values() if each.server == server and each.caller == caller]
-        seated = sum(each.seat is not None and each.seat.child is not None for each in own)
+        seated = sum(each.slot is not None and each.slot.child is not None for each in own)
         return len(own), seated + self._pools.count(server, caller)
 
     def idle_timeout(self, info: ServerInfo) -> float:
@@ -127,15 +127,15 @@ class Sessions:
             pool = self._pools.find(server, caller, own)
             return self._add(info, caller, own, pool.result, pool) if pool is not None and pool.result else None
         key = _canonical(params)
-        shelf = self._pools.catalog.known(info.id, info.state, key) if key else None
-        if shelf is None:
+        cached = self._pools.catalog.known(info.id, info.state, key) if key else None
+        if cached is None:
             return None
         # Its own process is greeted with what this client said, however alike the first one was.
-        if params == shelf.greeting:
-            params = shelf.greeting
+        if params == cached.greeting:
+            params = cached.greeting
         elif len(params) > MOST_OF_ITS_OWN:
             return None
-        return self._add(info, caller, params, shelf.result)
+        return self._add(info, caller, params, cached.result)
 
     async def open(
         self, server: str, caller: Caller, params: bytes, environment: Mapping[str, str] | None
@@ -161,7 +161,7 @@ class Sessions:
         session = self._add(info, caller, params)
         session.life.environment = environment
         try:
-            response = await self._seat(session, info).open(params)
+            response = await self._slot(session, info).open(params)
             if "result" in response:
                 session.greeted(bytes(response["result"]), info)
                 return session
@@ -236,38 +236,40 @@ class Sessions:
     ) -> None:
         """Serve it with a process of the session's own, unless the answer is known without."""
         self._check_open(session)
-        if session.seat is None:
+        if session.slot is None:
             key = _canonical(session.kind.params)
-            shelf = self._pools.catalog.known(info.id, info.state, key) if key else None
-            if shelf is not None and replay(shelf, self.parts, info.id, sink, identity, method, message):
+            cached = self._pools.catalog.known(info.id, info.state, key) if key else None
+            if cached is not None and replay(cached, self.parts, info.id, sink, identity, method, message):
                 return
-            self._seat(session, info)
+            self._slot(session, info)
         session.request(sink, identity, method, message)
 
     def _check_open(self, session: Session) -> None:
         if session.id not in self._sessions:
             raise NotFound(f"the session with server {session.server} has ended")
 
-    def _seat(self, session: Session, info: ServerInfo) -> Seat:
+    def _slot(self, session: Session, info: ServerInfo) -> ProcessSlot:
         limit = self.parts.options.max_sessions
         if self._seated.get(session.caller, 0) >= limit:
             raise LimitExceeded(
                 f"{limit} sessions with a process of their own are open, the limit for one caller: end some with "
                 "DELETE, or raise bridge.max_sessions (--max-sessions)"
             )
-        shelf, environment = self.shelf(session, info), session.life.environment
-        seat = Seat(info, session.caller, self.parts, session, session.kind.params, shelf, environment=environment)
-        session.sit(info, seat)
+        cached, environment = self.cached(session, info), session.life.environment
+        slot = ProcessSlot(
+            info, session.caller, self.parts, session, session.kind.params, cached, environment=environment
+        )
+        session.use_slot(info, slot)
         _count(self._seated, session.caller, 1)
         self._sweeper.expect(self.idle_timeout(info))
-        return seat
+        return slot
 
-    def shelf(self, session: Session, info: ServerInfo) -> Shelf | None:
+    def cached(self, session: Session, info: ServerInfo) -> CachedCatalog | None:
         """Where it is kept what processes of *session* say of their server, now *info*; ``None`` for what is kept for
         nobody else.
         """
         key = b"" if session.life.environment else _canonical(session.kind.params)
-        return self._pools.catalog.shelf(info.id, info.state, key) if key else None
+        return self._pools.catalog.cached(info.id, info.state, key) if key else None
 
     # ------------------------------------------------------------------------------------ their end
 
@@ -275,9 +277,9 @@ class Sessions:
         return self._sessions.values()
 
     def _expire(self, session: Session) -> None:
-        if session.seat is not None and session.streams.link is not None:
+        if session.slot is not None and session.streams.link is not None:
             # Its client is there, and would not open another one.
-            session.seat.rest()
+            session.slot.rest()
         else:
             self.end(session, "it was idle")
 
@@ -294,12 +296,12 @@ class Sessions:
             # Soon, as who ends them looks at a list of all.
             asyncio.get_running_loop().call_later(1.0, allocator.give_back)
         _count(self._per_caller, session.caller, -1)
-        if session.seat is not None:
+        if session.slot is not None:
             _count(self._seated, session.caller, -1)
         log.debug("session with server %s ended: %s", session.server, reason)
         session.forget(reason)
-        if session.seat is not None:
-            self.parts.tasks.spawn(session.seat.close(session.farewell(reason)))
+        if session.slot is not None:
+            self.parts.tasks.spawn(session.slot.close(session.farewell(reason)))
 
     async def close(self) -> None:
         """End everything, and open nothing any more."""

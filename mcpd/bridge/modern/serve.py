@@ -19,7 +19,7 @@ from mcpd.bridge.modern.run import Forward, Run, Suspended
 from mcpd.bridge.modern.seal import Seal
 from mcpd.bridge.observe.watch import refuse_all
 from mcpd.bridge.tasks import fault_of
-from mcpd.bridge.upstream.seat import turn_away
+from mcpd.bridge.upstream.slot import turn_away
 from mcpd.errors import HeaderMismatch, InvalidRequest, McpdError, UnknownMethod
 
 if TYPE_CHECKING:

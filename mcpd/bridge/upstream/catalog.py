@@ -30,9 +30,9 @@ CHANGES: Final = {
     "notifications/resources/list_changed": ("resources/list", "resources/templates/list"),
 }
 """What a notification says has changed."""
-MOST_SHELVES: Final = 256
+MOST_CACHES: Final = 256
 MOST_BYTES: Final = 4 << 20
-"""Bytes that are kept on one shelf."""
+"""Bytes that one cached catalog keeps."""
 TOTAL_BYTES: Final = 64 << 20
 """Bytes that are kept on all of them."""
 MOST_PAGES: Final = 64
@@ -69,12 +69,12 @@ def page_of(params: Raw | None) -> bytes | None:
     return None if asked else b"" if cursor == b"null" else cursor
 
 
-class Shelf:
+class CachedCatalog:
     """The cached answers of the servers of one key."""
 
     __slots__ = ("_ended", "_lists", "_tell", "confirmed", "greeting", "result", "size")
 
-    def __init__(self, tell: Callable[[Shelf, int], None]) -> None:
+    def __init__(self, tell: Callable[[CachedCatalog, int], None]) -> None:
         self.greeting = b""
         """The ``initialize`` params that :attr:`result` answers, as they were sent."""
         self.result = b""
@@ -164,46 +164,46 @@ class Shelf:
 
 
 class Catalog:
-    """The shelves of all servers; those unused for longest go first when there is too much."""
+    """The caches of all servers; those unused for longest go first when there is too much."""
 
     def __init__(self) -> None:
-        self._shelves: dict[tuple[str, str, bytes], Shelf] = {}
+        self._caches: dict[tuple[str, str, bytes], CachedCatalog] = {}
         self._size = 0
 
-    def shelf(self, server: str, state: str, greeting: bytes) -> Shelf:
-        """The shelf of *server* in *state* for processes with *greeting*."""
+    def cached(self, server: str, state: str, greeting: bytes) -> CachedCatalog:
+        """Return the cached catalog of *server* in *state* for processes with *greeting*."""
         key = (server, state, greeting)
-        found = self._shelves.pop(key, None)
+        found = self._caches.pop(key, None)
         if found is None:
-            found = Shelf(self._tell)
-            while len(self._shelves) >= MOST_SHELVES:
-                self._shelves.pop(next(iter(self._shelves))).end()
-        self._shelves[key] = found
+            found = CachedCatalog(self._tell)
+            while len(self._caches) >= MOST_CACHES:
+                self._caches.pop(next(iter(self._caches))).end()
+        self._caches[key] = found
         return found
 
-    def known(self, server: str, state: str, greeting: bytes) -> Shelf | None:
+    def known(self, server: str, state: str, greeting: bytes) -> CachedCatalog | None:
         """The same, if it is there and what is on it may be said again."""
-        found = self._shelves.get((server, state, greeting))
+        found = self._caches.get((server, state, greeting))
         return found if found is not None and found.confirmed else None
 
     def lists(self, server: str, state: str) -> dict[str, list[Raw]]:
         """What is known of the lists of *server* in *state*: the pages of each, by its method."""
         found: dict[str, list[Raw]] = {}
-        for (name, of, _), shelf in self._shelves.items():
+        for (name, of, _), cached in self._caches.items():
             if (name, of) == (server, state):
-                found |= shelf.lists()
+                found |= cached.lists()
         return found
 
     def keep_only(self, server: str, state: str | None) -> None:
         """Forget all of *server* that is of another state; everything if *state* is ``None``."""
-        for key in [key for key in self._shelves if key[0] == server and key[1] != state]:
-            self._shelves.pop(key).end()
+        for key in [key for key in self._caches if key[0] == server and key[1] != state]:
+            self._caches.pop(key).end()
 
-    def _tell(self, shelf: Shelf, more: int) -> None:
+    def _tell(self, cached: CachedCatalog, more: int) -> None:
         self._size += more
         while more > 0 and self._size > TOTAL_BYTES:
-            fullest = max(self._shelves.values(), key=lambda each: 0 if each is shelf else each.size, default=shelf)
-            if fullest is shelf or not fullest.size:
+            fullest = max(self._caches.values(), key=lambda each: 0 if each is cached else each.size, default=cached)
+            if fullest is cached or not fullest.size:
                 return
             fullest.clear()
 
@@ -223,7 +223,7 @@ def announced(greeted: bytes, *policies: Policy | None) -> list[str]:
 
 
 def replay(
-    shelf: Shelf,
+    cached: CachedCatalog,
     parts: Parts,
     server: str,
     sink: Sink,
@@ -232,12 +232,12 @@ def replay(
     message: Message,
     shape: Shape | None = None,
 ) -> bool:
-    """Answer a request as a process of *server* would, from what is on *shelf*; false if it is not there."""
+    """Answer a request as a process of *server* would, from *cached*; return false if the answer is not there."""
     if method not in LISTS:
         return False
     params = message.get("params")
     page = page_of(params)
-    result = shelf.find(method, page) if page is not None else b""
+    result = cached.find(method, page) if page is not None else b""
     if not result:
         return False
     call = Call(sink, identity, method, params, b"", monotonic(), 0.0, shape)

@@ -21,7 +21,7 @@ from mcpd.bridge.jsonrpc import Message, Raw
 from mcpd.bridge.observe.watch import Outcome
 from mcpd.bridge.tasks import LimitedLog, fault_of
 from mcpd.bridge.upstream.call import LONGEST_CALL, Answer, Call
-from mcpd.bridge.upstream.census import DRAIN_TIMEOUT, START_TIMEOUT
+from mcpd.bridge.upstream.counts import DRAIN_TIMEOUT, START_TIMEOUT
 from mcpd.bridge.upstream.pipes import CHATTER_AT_ONCE, LineReader, Pipe
 from mcpd.bridge.upstream.policy import Answered, answer, screened
 from mcpd.errors import LimitExceeded, McpdError, ParseError, ServiceUnavailable, SpawnFailed, TimedOut
@@ -33,12 +33,12 @@ if TYPE_CHECKING:
     from mcpd.bridge.callers import Caller
     from mcpd.bridge.tasks import Tasks
     from mcpd.bridge.upstream.call import Host, Peer, Shape, Sink
-    from mcpd.bridge.upstream.census import Terms
+    from mcpd.bridge.upstream.counts import ProcessOptions
     from mcpd.bridge.upstream.source import Upstream
 
-GHOST: Final = 60.0
+ABANDONED_TIMEOUT: Final = 60.0
 """Seconds for which a server may go on with a call that was given up."""
-MOST_GHOSTS: Final = 1000
+MOST_ABANDONED: Final = 1000
 """Such calls that are told apart; if there are more, none counts as answered."""
 _STEP: Final = COUNTED_FROM
 """Bytes in whose multiples room is made, so that most calls cost two additions and no more."""
@@ -79,7 +79,7 @@ class _Account:
         return True
 
 
-class Flight(dict[bytes, Call]):
+class InFlight(dict[bytes, Call]):
     """The unanswered calls of a process by their upstream id, oldest first; *budget* counts their memory for *payer*.
 
     If several callers share the process (*shared*), each call counts for its own caller, and a call that was given up
@@ -88,7 +88,7 @@ class Flight(dict[bytes, Call]):
     Use :meth:`add`, :meth:`take` and :meth:`give_up` to change it.
     """
 
-    __slots__ = ("_accounts", "_budget", "_cut", "_ghosts", "_haunted_until", "_own", "_shared")
+    __slots__ = ("_abandoned", "_abandoned_until", "_accounts", "_budget", "_cut", "_own", "_shared")
 
     def __init__(
         self, budget: Budget, payer: Caller, cut: Callable[[Caller, LimitExceeded], None], *, shared: bool = False
@@ -99,9 +99,9 @@ class Flight(dict[bytes, Call]):
         self._own = self._open(payer)
         self._accounts = {payer: self._own}
         self._shared = shared
-        self._ghosts: dict[bytes, float] = {}
-        """When those were given up that have not been answered yet, by their upstream id, the newest last."""
-        self._haunted_until = 0.0
+        self._abandoned: dict[bytes, float] = {}
+        """When abandoned requests that are not answered yet were given up, by upstream id, newest last."""
+        self._abandoned_until = 0.0
         """Until when there may be some that are not among these."""
 
     def _open(self, caller: Caller) -> _Account:
@@ -133,39 +133,43 @@ class Flight(dict[bytes, Call]):
         call = self.pop(own, None)
         if call is not None:
             self._account(call.sink.caller).shrink(call.size)
-        elif self._ghosts:
-            self._ghosts.pop(own, None)
+        elif self._abandoned:
+            self._abandoned.pop(own, None)
         return call
 
     def give_up(self, own: bytes) -> Call | None:
         """The call *own*, if it is there, that nobody waits for any more; the server may go on with it."""
         call = self.take(own)
         if call is not None and not _is_stream(call):
-            if len(self._ghosts) < MOST_GHOSTS:
-                self._ghosts[own] = monotonic()
+            if len(self._abandoned) < MOST_ABANDONED:
+                self._abandoned[own] = monotonic()
             else:
-                self._haunted_until = math.inf if self._shared else monotonic() + GHOST
+                self._abandoned_until = math.inf if self._shared else monotonic() + ABANDONED_TIMEOUT
         return call
 
     @property
     def only(self) -> Call | None:
         """The call to which everything belongs that the server says now, if that is certain."""
         first = list(islice((call for call in self.values() if not _is_stream(call)), 2))
-        return first[0] if len(first) == 1 and not self._is_haunted() else None
+        return first[0] if len(first) == 1 and not self._has_abandoned() else None
 
     @property
     def owner(self) -> Peer | None:
-        """Whom everything concerns that the server says now, if that is certain."""
-        if self._is_haunted():
+        """Return the peer whom everything concerns that the server says now, if that is certain."""
+        if self._has_abandoned():
             return None
         owners = (call.owner for call in self.values() if not _is_stream(call))
         first = next(owners, None)
         return first if all(owner is first for owner in owners) else None
 
-    def _is_haunted(self) -> bool:
-        if self._ghosts and not self._shared and next(reversed(self._ghosts.values())) + GHOST < monotonic():
-            self._ghosts.clear()
-        return bool(self._ghosts) or (self._haunted_until > 0 and monotonic() < self._haunted_until)
+    def _has_abandoned(self) -> bool:
+        if (
+            self._abandoned
+            and not self._shared
+            and next(reversed(self._abandoned.values())) + ABANDONED_TIMEOUT < monotonic()
+        ):
+            self._abandoned.clear()
+        return bool(self._abandoned) or (self._abandoned_until > 0 and monotonic() < self._abandoned_until)
 
     def trim(self, caller: Caller | None) -> None:
         """Return the room of *caller* that an admitted call did not use after all."""
@@ -211,9 +215,13 @@ MOST_BROKEN: Final = 10_000
 class Child:
     """A server that runs."""
 
-    def __init__(self, name: str, upstream: Upstream, host: Host, tasks: Tasks, terms: Terms) -> None:
+    def __init__(
+        self, name: str, upstream: Upstream, host: Host, tasks: Tasks, process_options: ProcessOptions
+    ) -> None:
         self.name = name
-        self.calls = Flight(terms.budget, terms.caller, self._cut_calls, shared=terms.shared)
+        self.calls = InFlight(
+            process_options.budget, process_options.caller, self._cut_calls, shared=process_options.shared
+        )
         """Requests in flight, oldest first, by their upstream id."""
         self.asks: set[bytes] = set()
         """Ids of the server's own requests that were not answered yet."""
@@ -224,26 +232,26 @@ class Child:
         self._upstream = upstream
         self._host = host
         self._tasks = tasks
-        self._timeout = terms.timeout
+        self._timeout = process_options.timeout
         self._number = 0
         self._timer: asyncio.TimerHandle | None = None
         self._due = math.inf
         self._drain: asyncio.TimerHandle | None = None
-        self._watch = terms.watch
-        self._caller = terms.caller
+        self._watch = process_options.watch
+        self._caller = process_options.caller
         self.born = monotonic()
         self.serves = False
         """It was greeted."""
-        self._policy = terms.policy
+        self._policy = process_options.policy
         self._stopping: asyncio.Task[None] | None = None
         self._died = False
         self._broken = 0
-        self._chatter = terms.chatter
+        self._chatter = process_options.chatter
         self._said, self._said_since = 0, 0.0
         """Unsolicited messages, and the time since which they are counted."""
         self._warn = LimitedLog(name)
-        held = [terms.budget.holding(terms.caller, self._cut) for _ in range(2)]
-        reader = LineReader(self._line, self._oversized, terms.max_line, held[0])
+        held = [process_options.budget.holding(process_options.caller, self._cut) for _ in range(2)]
+        reader = LineReader(self._line, self._oversized, process_options.max_line, held[0])
         self._pipe = Pipe(*upstream.take(), reader, self._ended, held[1])
         self._watch.opened(self._caller, name)
 

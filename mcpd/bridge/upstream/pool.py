@@ -17,8 +17,8 @@ from mcpd.bridge.tasks import fault_of
 from mcpd.bridge.upstream.audience import Audience, Member, ServerError
 from mcpd.bridge.upstream.call import Answer
 from mcpd.bridge.upstream.catalog import Catalog
-from mcpd.bridge.upstream.census import START_TIMEOUT, Sweeper
-from mcpd.bridge.upstream.seat import OF_PAYER, Queue, Seat, Waiting
+from mcpd.bridge.upstream.counts import START_TIMEOUT, Sweeper
+from mcpd.bridge.upstream.slot import OF_PAYER, ProcessSlot, Queue, Waiting
 from mcpd.errors import HeldBack, LimitExceeded, McpdError, ServiceUnavailable, SpawnFailed, TimedOut, UnknownMethod
 
 if TYPE_CHECKING:
@@ -26,25 +26,25 @@ if TYPE_CHECKING:
     from mcpd.bridge.jsonrpc import Message
     from mcpd.bridge.parts import Parts
     from mcpd.bridge.upstream.call import Peer, Shape, Sink
-    from mcpd.bridge.upstream.catalog import Shelf
+    from mcpd.bridge.upstream.catalog import CachedCatalog
     from mcpd.bridge.upstream.child import Child
     from mcpd.bridge.upstream.source import ServerInfo
     from mcpd.errors import McpdError
 
 
-class Floor(Protocol):
-    """The pool that a desk stands in."""
+class PoolCallbacks(Protocol):
+    """What a pooled process tells its pool."""
 
     is_asking: bool
     """Its servers may ask their clients, so a process carries one call at a time."""
 
-    def turned(self, desk: Desk) -> None:
-        """The call of *desk* is over."""
+    def turned(self, pooled: PooledProcess) -> None:
+        """The call of the process *pooled* is over."""
 
     def heard(self, child: Child, owner: Peer | None, method: str, message: Message) -> None:
         """The process said something that no call asked for; *owner* is whom all its calls concern, if it is one."""
 
-    def started(self, desk: Desk, child: Child) -> None:
+    def started(self, pooled: PooledProcess, child: Child) -> None:
         """*child* takes calls from now on."""
 
 
@@ -59,7 +59,7 @@ class Declaring(Protocol):
 class Turn(Waiting):
     """A call that has a process to itself, or waits for one. It is the sink of that call."""
 
-    desk: Desk | None = None
+    pooled: PooledProcess | None = None
 
     @property
     def caller(self) -> Caller | None:
@@ -91,20 +91,26 @@ class Turn(Waiting):
         self.sink.cancelled(identity)
 
     def _over(self, *, spoilt: bool = False) -> None:
-        desk, self.desk = self.desk, None
-        if desk is not None:
-            desk.finish(spoilt=spoilt)
+        pooled, self.pooled = self.pooled, None
+        if pooled is not None:
+            pooled.finish(spoilt=spoilt)
 
 
-class Desk:
-    """The seat of one process of a pool, and the peer of whatever takes it."""
+class PooledProcess:
+    """One process of a pool: whose call is on, and who receives what it says by itself."""
 
     def __init__(
-        self, floor: Floor, info: ServerInfo, caller: Caller, parts: Parts, greeting: bytes, shelf: Shelf
+        self,
+        callbacks: PoolCallbacks,
+        info: ServerInfo,
+        caller: Caller,
+        parts: Parts,
+        greeting: bytes,
+        cached: CachedCatalog,
     ) -> None:
-        self._floor = floor
+        self._callbacks = callbacks
         self._is_modern = not greeting
-        self.seat = Seat(info, caller, parts, self, greeting, shelf, self._started)
+        self.slot = ProcessSlot(info, caller, parts, self, greeting, cached, self._started)
         self.turn: Turn | None = None
         """The call that it carries, if it carries one at a time."""
         self.last: Peer | None = None
@@ -114,17 +120,17 @@ class Desk:
 
     def serve(self, turn: Turn) -> None:
         """Carry the call *turn*, and no other until it is over."""
-        self.turn, turn.desk = turn, self
+        self.turn, turn.pooled = turn, self
         self.last = turn.owner
         message, turn.message = turn.message, {}
-        self.seat.request(
+        self.slot.request(
             turn, turn.identity, turn.method, message, owner=turn.owner, timeout=turn.timeout, shape=turn.shape
         )
 
     def finish(self, *, spoilt: bool) -> None:
         """The call is over. A process that may still work at it, as it was cancelled, is *spoilt* for others."""
         turn, self.turn = self.turn, None
-        child = self.seat.child
+        child = self.slot.child
         if turn is not None and turn.owner is not None:
             for each in (child, self._retired):
                 if each is not None:
@@ -132,19 +138,19 @@ class Desk:
         if spoilt and child is not None:
             # What it asks from now on could not be told from what it asks in the course of the next call.
             # One that only starts has not seen the call.
-            self.seat.rest()
-        self._floor.turned(self)
+            self.slot.rest()
+        self._callbacks.turned(self)
 
     # ------------------------------------------------------------------------------------ from the server
 
     def server_request(self, child: Child, method: str, message: Message) -> None:
         """Answer ``ping``; pass on what belongs to the one call in flight; refuse everything else."""
         original = bytes(message["id"])
-        owner = self.turn.owner if self.turn is not None and self.seat.child in {child, None} else None
+        owner = self.turn.owner if self.turn is not None and self.slot.child in {child, None} else None
         if method == "ping":
             child.reply(original, {"jsonrpc": Raw(b'"2.0"'), "result": Raw(b"{}")})
         elif owner is not None:
-            self.seat.spoil()
+            self.slot.spoil()
             owner.server_request(child, method, message)
         else:
             child.reply_error(
@@ -159,18 +165,18 @@ class Desk:
         """Pass on what belongs to a call, and let the members hear the rest."""
         if self._is_modern and self._of_subscription(child, method, message):
             return
-        self.seat.changed(method)
+        self.slot.changed(method)
         if method == "notifications/cancelled":
             if self.turn is not None and self.turn.owner is not None:
                 self.turn.owner.server_notification(child, method, message)
         elif method.endswith("/list_changed") or method == "notifications/resources/updated":
-            self._floor.heard(child, None, method, message)
+            self._callbacks.heard(child, None, method, message)
         else:
             self._tell(child, method, message)
 
     def child_retired(self, child: Child) -> None:
         """The next call starts another process."""
-        self.seat.vacate(child)
+        self.slot.vacate(child)
         self._retired = child
 
     def child_ended(self, child: Child) -> None:
@@ -187,7 +193,7 @@ class Desk:
         if call is not None and call.owner is None:
             call.sink.push(jsonrpc.encode(message))
         else:
-            self._floor.heard(child, child.calls.owner, method, message)
+            self._callbacks.heard(child, child.calls.owner, method, message)
 
     def _of_subscription(self, child: Child, method: str, message: Message) -> bool:
         """Pass on what the modern era tells the listener of a subscription, under the id that this one knows."""
@@ -198,7 +204,7 @@ class Desk:
         call = child.calls.get(bytes(own).strip(b'"')) if own is not None else None
         if call is None:
             return False
-        self.seat.changed(method)
+        self.slot.changed(method)
         if not is_end:
             meta[META_SUBSCRIPTION] = Raw(call.id)
             message = jsonrpc.with_param(message, "_meta", jsonrpc.encode(meta))
@@ -209,7 +215,7 @@ class Desk:
         return True
 
     def _started(self, child: Child) -> None:
-        self._floor.started(self, child)
+        self._callbacks.started(self, child)
 
 
 MOST_PROCESSES: Final = 4
@@ -241,10 +247,10 @@ class Pool:
     :class:`~mcpd.bridge.upstream.pool.Pools`.
     """
 
-    def __init__(self, key: PoolKey, info: ServerInfo, caller: Caller, parts: Parts, shelf: Shelf) -> None:
+    def __init__(self, key: PoolKey, info: ServerInfo, caller: Caller, parts: Parts, cached: CachedCatalog) -> None:
         self.key = key
         self.info = info
-        self.result = shelf.result if shelf.confirmed else b""
+        self.result = cached.result if cached.confirmed else b""
         """The InitializeResult as the server wrote it; empty until it is known, and for the modern era. May be known
         (from the catalog) without a process."""
         self.closed = False
@@ -254,10 +260,10 @@ class Pool:
         """How many of its calls wait for clients that have to come back with answers; these keep further processes."""
         self._caller = caller
         self._parts = parts
-        self._shelf = shelf
+        self._cached = cached
         self._loop = asyncio.get_running_loop()
-        self._first = Desk(self, info, caller, parts, key.greeting, shelf)
-        self._desks = [self._first]
+        self._first = PooledProcess(self, info, caller, parts, key.greeting, cached)
+        self._processes = [self._first]
         self._queue: Queue[Turn] = Queue(info.id, caller, parts)
         self._audience = Audience(self._ask, self._tell, one_caller=key.caller is not None, server=info.id)
 
@@ -289,13 +295,13 @@ class Pool:
         the policy of the server did. *timeout* in seconds, 0 for the server's.
         """
         if not self.is_asking:
-            self._first.seat.request(sink, identity, method, message, owner=owner, timeout=timeout, shape=shape)
+            self._first.slot.request(sink, identity, method, message, owner=owner, timeout=timeout, shape=shape)
             return
         turn = Turn(sink, identity, method, message, owner, timeout, shape)
         if self.closed:
             self._queue.refuse(turn, self._gone())
-        elif (not self._queue or self._is_due(turn)) and (desk := self._free_desk(turn)) is not None:
-            desk.serve(turn)
+        elif (not self._queue or self._is_due(turn)) and (pooled := self._free_process(turn)) is not None:
+            pooled.serve(turn)
         elif self._waiting(turn) >= MOST_WAITING:
             fault = LimitExceeded(f"{MOST_WAITING} calls wait for server {self.info.id} already")
             self._queue.refuse(turn, fault)
@@ -308,18 +314,18 @@ class Pool:
         Nothing more comes to a sink, beside *fault* if it is given.
         """
         self._queue.abandon(whose, fault)
-        for desk in self._desks:
-            turn_on = desk.turn
+        for pooled in self._processes:
+            turn_on = pooled.turn
             if turn_on is None:
-                desk.seat.abandon(whose, fault)
+                pooled.slot.abandon(whose, fault)
             elif turn_on.is_of(whose):
-                turn_on.desk = None
-                desk.seat.abandon(turn_on, fault)
-                desk.finish(spoilt=True)
+                turn_on.pooled = None
+                pooled.slot.abandon(turn_on, fault)
+                pooled.finish(spoilt=True)
 
     def is_calling(self, owner: Peer) -> bool:
         """Return True if a call that concerns *owner* is in flight, or waits."""
-        return self._queue.concerns(owner) or any(desk.seat.is_calling(owner) for desk in self._desks)
+        return self._queue.concerns(owner) or any(pooled.slot.is_calling(owner) for pooled in self._processes)
 
     def cancel(self, whose: Sink | Peer, identity: bytes, message: Message) -> None:
         """Cancel the call with the client's id *identity* that has *whose* as sink or owner, if there is just one.
@@ -327,41 +333,43 @@ class Pool:
         *message* is the ``notifications/cancelled``; its ``requestId`` is replaced.
         """
         if not self.is_asking:
-            self._first.seat.cancel(whose, identity, message)
+            self._first.slot.cancel(whose, identity, message)
             return
-        on = [desk.turn for desk in self._desks if desk.turn is not None]
+        on = [pooled.turn for pooled in self._processes if pooled.turn is not None]
         found = [turn for turn in on if turn.identity == identity and turn.is_of(whose)]
         found += self._queue.called(whose, identity)
         if len(found) != 1:
             return
         turn = found[0]
-        if turn.desk is not None:
-            turn.desk.seat.cancel(turn, identity, message)
+        if turn.pooled is not None:
+            turn.pooled.slot.cancel(turn, identity, message)
         else:
             self._queue.cancel(turn)
 
-    def _free_desk(self, turn: Turn) -> Desk | None:
+    def _free_process(self, turn: Turn) -> PooledProcess | None:
         """A process that carries no call: the one that knows the owner of *turn*, or that runs, or a further one."""
-        free, owner = [desk for desk in self._desks if desk.turn is None], turn.owner
+        free, owner = [pooled for pooled in self._processes if pooled.turn is None], turn.owner
         if free and self._may_have(turn):
-            return max(free, key=lambda desk: (owner is not None and desk.last is owner, desk.seat.child is not None))
+            return max(
+                free, key=lambda pooled: (owner is not None and pooled.last is owner, pooled.slot.child is not None)
+            )
         limit, payer = self._parts.options.max_children, turn.caller or self._caller
-        may_be = len(self._desks) < MOST_PROCESSES + self.away or self._is_due(turn)
-        if not free and may_be and self._parts.census.has_room(payer, limit):
-            desk = Desk(self, self.info, payer, self._parts, self.key.greeting, self._shelf)
-            self._desks.append(desk)
-            return desk
+        may_be = len(self._processes) < MOST_PROCESSES + self.away or self._is_due(turn)
+        if not free and may_be and self._parts.process_counts.has_room(payer, limit):
+            pooled = PooledProcess(self, self.info, payer, self._parts, self.key.greeting, self._cached)
+            self._processes.append(pooled)
+            return pooled
         return None
 
     def _may_have(self, turn: Turn) -> bool:
         """Return whether *turn* may have a free process; those beyond the usual number are for callers without one."""
-        busy = sum(desk.turn is not None for desk in self._desks)
+        busy = sum(pooled.turn is not None for pooled in self._processes)
         return self.key.caller is not None or busy < MOST_PROCESSES + self.away or self._is_due(turn)
 
     def _is_due(self, turn: Turn) -> bool:
         """Return whether the caller of *turn* shares the processes with others and has none now."""
         return self.key.caller is None and not any(
-            desk.turn is not None and desk.turn.caller == turn.caller for desk in self._desks
+            pooled.turn is not None and pooled.turn.caller == turn.caller for pooled in self._processes
         )
 
     def _waiting(self, turn: Turn) -> int:
@@ -374,19 +382,24 @@ class Pool:
         """Return the oldest waiting call; where callers share, that of the caller with the fewest processes."""
         if self.key.caller is not None:
             return next(iter(self._queue))
-        busy = Counter(desk.turn.caller for desk in self._desks if desk.turn is not None)
+        busy = Counter(pooled.turn.caller for pooled in self._processes if pooled.turn is not None)
         return min(self._queue, key=lambda turn: busy[turn.caller])
 
-    def turned(self, desk: Desk) -> None:
-        """See :class:`~mcpd.bridge.upstream.pool.Floor`."""
+    def turned(self, pooled: PooledProcess) -> None:
+        """See :class:`~mcpd.bridge.upstream.pool.PoolCallbacks`."""
         if self._queue:
             # From the loop, or each that is refused would be one deeper in the stack.
-            self._loop.call_soon(self._next, desk)
+            self._loop.call_soon(self._next, pooled)
 
-    def _next(self, desk: Desk) -> None:
-        if self._queue and desk.turn is None and desk in self._desks and self._may_have(turn := self._first_waiting()):
+    def _next(self, pooled: PooledProcess) -> None:
+        if (
+            self._queue
+            and pooled.turn is None
+            and pooled in self._processes
+            and self._may_have(turn := self._first_waiting())
+        ):
             self._queue.remove(turn)
-            desk.serve(turn)
+            pooled.serve(turn)
 
     # ------------------------------------------------------------------------------------ members
 
@@ -422,23 +435,23 @@ class Pool:
         await self._audience.log_level(member, level)
 
     def heard(self, child: Child, owner: Peer | None, method: str, message: Message) -> None:
-        """See :class:`~mcpd.bridge.upstream.pool.Floor`."""
+        """See :class:`~mcpd.bridge.upstream.pool.PoolCallbacks`."""
         if owner is None:
             self._audience.hear(method, message)
         elif self._audience.wants(owner, method, message):
             owner.server_notification(child, method, message)
 
-    def started(self, desk: Desk, child: Child) -> None:
-        """See :class:`~mcpd.bridge.upstream.pool.Floor`."""
-        self.result = desk.seat.result
+    def started(self, pooled: PooledProcess, child: Child) -> None:
+        """See :class:`~mcpd.bridge.upstream.pool.PoolCallbacks`."""
+        self.result = pooled.slot.result
         for method, params in self._audience.wishes():
-            if desk is self._first or method == "logging/setLevel":
+            if pooled is self._first or method == "logging/setLevel":
                 _send(child, Answer(), method, params)
 
     def _tell(self, method: str, params: dict[str, str]) -> None:
-        for desk in self._desks:
-            if desk.seat.child is not None:
-                _send(desk.seat.child, Answer(), method, params)
+        for pooled in self._processes:
+            if pooled.slot.child is not None:
+                _send(pooled.slot.child, Answer(), method, params)
 
     async def _ask(self, method: str, params: dict[str, str]) -> None:
         response = await self.ask(method, jsonrpc.encode(params))
@@ -455,15 +468,15 @@ class Pool:
         if self.closed:
             raise self._gone()
         if not self.result:
-            await self._first.seat.fill(caller)
+            await self._first.slot.fill(caller)
 
     async def ask(self, method: str, params: bytes, timeout: float = 0.0) -> Message:  # noqa: ASYNC109 -- the call's own
         """Send a request of the bridge itself and return the response, which may be an error.
 
         A process is started if need be. Raises the McpdError that tells why it cannot.
         """
-        await self._first.seat.fill()
-        child = self._first.seat.child
+        await self._first.slot.fill()
+        child = self._first.slot.child
         answer = Answer()
         if child is None or not child.request(
             answer, b"0", method, jsonrpc.request(b"0", method, params), timeout=timeout
@@ -474,48 +487,48 @@ class Pool:
     @property
     def is_needed(self) -> bool:
         """Somebody uses it, or a process of it is still there."""
-        return bool(self._audience) or not all(desk.seat.empty for desk in self._desks)
+        return bool(self._audience) or not all(pooled.slot.empty for pooled in self._processes)
 
     @property
     def processes(self) -> int:
         """Number of its processes that accept calls."""
-        return sum(desk.seat.child is not None for desk in self._desks)
+        return sum(pooled.slot.child is not None for pooled in self._processes)
 
     @property
     def idle_timeout(self) -> float:
         """Seconds without a call after which its processes are of no use."""
-        return self._first.seat.idle_timeout
+        return self._first.slot.idle_timeout
 
     def due(self, now: float) -> float:
         """When its processes will have been unused for long enough, as things stand."""
         if self._queue or self._audience.is_waiting:
             return now + self.idle_timeout
-        dues = [due for desk in self._desks if (due := desk.seat.due(now)) != math.inf]
+        dues = [due for pooled in self._processes if (due := pooled.slot.due(now)) != math.inf]
         if dues:
             return max(dues)
-        return math.inf if self._audience else max(desk.seat.used for desk in self._desks) + self.idle_timeout
+        return math.inf if self._audience else max(pooled.slot.used for pooled in self._processes) + self.idle_timeout
 
     def rest(self) -> None:
         """Stop its processes, which the next call starts again."""
-        for desk in self._desks:
-            desk.seat.rest()
-        self._desks = [self._first]
+        for pooled in self._processes:
+            pooled.slot.rest()
+        self._processes = [self._first]
 
     def retire(self, *, changed: bool = False) -> None:
         """Take no more calls; the processes end when those in flight have. Its server has *changed*, or is gone."""
         self.closed = True
         self._audience.end(changed=changed)
         self._queue.close(self._gone())
-        for desk in self._desks:
-            desk.seat.retire(self._gone())
+        for pooled in self._processes:
+            pooled.slot.retire(self._gone())
 
     async def close(self, reason: str) -> None:
         """Stop it for good; calls in flight fail with *reason*."""
         self.closed = True
         self._audience.end()
         self._queue.close(ServiceUnavailable(reason))
-        for desk in self._desks:
-            await desk.seat.close(reason)
+        for pooled in self._processes:
+            await pooled.slot.close(reason)
 
     def _gone(self) -> ServiceUnavailable:
         return ServiceUnavailable(f"server {self.info.id} has changed or is gone: try again")
@@ -591,8 +604,8 @@ class Pools:
         found = self._pools.get(key)
         if found is None:
             self._make_room(caller)
-            shelf = self.catalog.shelf(info.id, info.state, greeting)
-            found = Pool(key, info, caller, self._parts, shelf)
+            cached = self.catalog.cached(info.id, info.state, greeting)
+            found = Pool(key, info, caller, self._parts, cached)
             self._add(found)
         return found
 
@@ -726,7 +739,7 @@ class Pools:
     async def _discover(self, info: ServerInfo, caller: Caller) -> bool | None:
         """Whether a process of the modern era answers, which then goes on as that of a pool; ``None`` for silence."""
         key = PoolKey(info.id, info.state, None if info.sharing == "all" else caller, b"")
-        pool = Pool(key, info, caller, self._parts, self.catalog.shelf(info.id, info.state, b""))
+        pool = Pool(key, info, caller, self._parts, self.catalog.cached(info.id, info.state, b""))
         speaks = None
         try:
             await pool.ready(caller)

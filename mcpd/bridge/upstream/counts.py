@@ -28,7 +28,7 @@ DRAIN_TIMEOUT: Final = 30.0
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
+class ProcessOptions:
     """Options for starting a process."""
 
     timeout: float
@@ -51,7 +51,7 @@ ITEMS_AT_ONCE: Final = 200
 """Items that are looked at before others get their turn."""
 
 
-class Census:
+class ProcessCounts:
     """The processes of each caller, from before they start until they are gone."""
 
     def __init__(self) -> None:
@@ -85,9 +85,9 @@ class Census:
 class Counted:
     """A running server that is counted until it was stopped."""
 
-    def __init__(self, upstream: Upstream, census: Census, caller: Caller) -> None:
+    def __init__(self, upstream: Upstream, process_counts: ProcessCounts, caller: Caller) -> None:
         self._upstream = upstream
-        self._census: Census | None = census
+        self._process_counts: ProcessCounts | None = process_counts
         self._caller = caller
 
     def take(self) -> tuple[int, int]:
@@ -99,9 +99,9 @@ class Counted:
         try:
             await self._upstream.stop(died=died)
         finally:
-            census, self._census = self._census, None
-            if census is not None:
-                census.leave(self._caller)
+            process_counts, self._process_counts = self._process_counts, None
+            if process_counts is not None:
+                process_counts.leave(self._caller)
 
 
 class Sweeper(Generic[T]):

@@ -17,8 +17,8 @@ from mcpd.bridge.observe.watch import Outcome
 from mcpd.bridge.tasks import fault_of, fields_of
 from mcpd.bridge.upstream import catalog
 from mcpd.bridge.upstream.call import Call, both
-from mcpd.bridge.upstream.census import START_TIMEOUT, Counted, Terms
 from mcpd.bridge.upstream.child import Child
+from mcpd.bridge.upstream.counts import START_TIMEOUT, Counted, ProcessOptions
 from mcpd.errors import HeldBack, LimitExceeded, McpdError, NotAuthorized, ServiceUnavailable
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from mcpd.bridge.observe.watch import Watch
     from mcpd.bridge.parts import Parts
     from mcpd.bridge.upstream.call import Host, Peer, Shape, Sink
-    from mcpd.bridge.upstream.catalog import Shelf
+    from mcpd.bridge.upstream.catalog import CachedCatalog
     from mcpd.bridge.upstream.source import ServerInfo
 
 
@@ -186,15 +186,15 @@ _TELLING_NOTHING: Final = frozenset({"notifications/initialized", "notifications
 """Notifications of a client that make no difference to what a server says of itself."""
 
 
-class Seat:
+class ProcessSlot:
     """At most one process of *info*'s server at a time, for *host*; it counts for *caller*.
 
     If several callers share it, each process counts for the caller whose request started it, so that a caller who has
     too many processes does not keep the others from theirs.
 
     *greeting* are the ``initialize`` params with which the bridge starts it by itself; empty for the modern era.
-    *shelf* is where it is kept what its processes say of themselves, *on_start* is called with each process that takes
-    the seat, and *environment* are variables of the client for it.
+    *cached* is where it is kept what its processes say of themselves, *on_start* is called with each process that takes
+    the slot, and *environment* are variables of the client for it.
     """
 
     def __init__(
@@ -204,7 +204,7 @@ class Seat:
         parts: Parts,
         host: Host,
         greeting: bytes,
-        shelf: Shelf | None = None,
+        cached: CachedCatalog | None = None,
         on_start: Callable[[Child], None] | None = None,
         environment: Mapping[str, str] | None = None,
     ) -> None:
@@ -217,7 +217,7 @@ class Seat:
         self._caller = caller
         self._parts = parts
         self._host = host
-        self._shelf = shelf
+        self._cached = cached
         self._on_start = on_start
         self._pristine = False
         """The process has only been asked for lists, so what it says of them holds for others too."""
@@ -297,8 +297,8 @@ class Seat:
 
     def changed(self, method: str) -> None:
         """The process sent the notification *method*, which tells that one of its lists has changed."""
-        if self._shelf is not None:
-            self._shelf.changed(method)
+        if self._cached is not None:
+            self._cached.changed(method)
 
     # ------------------------------------------------------------------------------------ the process
 
@@ -334,7 +334,7 @@ class Seat:
                 raise fault or ServiceUnavailable(f"server {self.info.id} was stopped; try again")
 
     async def open(self, params: bytes) -> Message:
-        """Fill the seat for the ``initialize`` *params* of a client, and return the response, which may be an error.
+        """Fill the slot for the ``initialize`` *params* of a client, and return the response, which may be an error.
 
         The client sends what is to follow. Raises the McpdError that tells why there cannot be a process.
         """
@@ -367,9 +367,9 @@ class Seat:
             if not child.stopping:
                 self._parts.tasks.spawn(child.stop(f"server {self.info.id} was stopped"))
 
-    def renew(self, info: ServerInfo, shelf: Shelf | None) -> None:
+    def renew(self, info: ServerInfo, cached: CachedCatalog | None) -> None:
         """Serve the next calls with a process of *info*; the present one ends when its calls have."""
-        self.info, self._shelf = info, shelf
+        self.info, self._cached = info, cached
         self._renewals += 1
         for child in list(self._children):
             # Whoever greets one sees that it is of before, and has the greeting end first.
@@ -410,8 +410,8 @@ class Seat:
 
     def _is_known(self, request: Waiting) -> bool:
         """Return True if *request* could be answered without a process, and was."""
-        return self._shelf is not None and catalog.replay(
-            self._shelf,
+        return self._cached is not None and catalog.replay(
+            self._cached,
             self._parts,
             self.info.id,
             request.sink,
@@ -426,8 +426,8 @@ class Seat:
 
     def _record(self, method: str, message: Message, shape: Shape | None) -> Shape | None:
         """What keeps the answer to a list; anything else ends the process's innocence."""
-        shelf = self._shelf
-        if shelf is None or method not in catalog.LISTS:
+        cached = self._cached
+        if cached is None or method not in catalog.LISTS:
             self._pristine = method == "ping"
             return shape
         page = catalog.page_of(message.get("params"))
@@ -437,7 +437,7 @@ class Seat:
 
         def keep(response: Message) -> None:
             if "result" in response and self._pristine:
-                shelf.put(method, page, response["result"])
+                cached.put(method, page, response["result"])
 
         return both(keep, shape)
 
@@ -505,25 +505,25 @@ class Seat:
 
     def _reserve(self) -> None:
         """Count a process before it starts; LimitExceeded if there are too many."""
-        self._parts.census.enter(self._caller, self._parts.options.max_children)
+        self._parts.process_counts.enter(self._caller, self._parts.options.max_children)
 
     async def _launch(self) -> Child:
-        """Start a process that was counted, and has to be greeted before it takes the seat."""
+        """Start a process that was counted, and has to be greeted before it takes the slot."""
         parts, options, info = self._parts, self._parts.options, self.info
         since = monotonic()
         try:
             started = await parts.source.start(info.id, self._caller, self._environment)
         except BaseException as error:
-            parts.census.leave(self._caller)
+            parts.process_counts.leave(self._caller)
             if isinstance(error, McpdError):
                 parts.watch.started(self._caller, info.id, 0, failed=True)
             raise
-        upstream = Counted(started, parts.census, self._caller)
+        upstream = Counted(started, parts.process_counts, self._caller)
         if self._closed:
             await upstream.stop()
             raise self._ended()
         timeout = info.call_timeout or options.call_timeout
-        terms = Terms(
+        process_options = ProcessOptions(
             timeout=timeout,
             max_line=options.max_line,
             caller=self._caller,
@@ -533,7 +533,7 @@ class Seat:
             shared=info.sharing == "all",
             policy=info.policy,
         )
-        child = Child(info.id, upstream, self._host, parts.tasks, terms)
+        child = Child(info.id, upstream, self._host, parts.tasks, process_options)
         child.born = since
         self._children = {old for old in self._children if not old.gone}
         self._children.add(child)
@@ -542,9 +542,9 @@ class Seat:
     def _take(self, child: Child, result: Raw) -> None:
         """Let *child*, which was greeted, serve the calls from now on."""
         self.result = bytes(result)
-        if self._shelf is not None and self.result:
-            self._shelf.greeted(self.greeting, self.result)
-        self._pristine = self._shelf is not None
+        if self._cached is not None and self.result:
+            self._cached.greeted(self.greeting, self.result)
+        self._pristine = self._cached is not None
         self.used = self._loop.time()
         child.serves = True
         self._parts.watch.started(self._caller, self.info.id, monotonic() - child.born, failed=False)
