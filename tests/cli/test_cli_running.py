@@ -118,6 +118,18 @@ async def test_run_passes_its_environment(mcpctl: Mcpctl, mcpd: FakeMcpd) -> Non
     assert "BYTES" not in mcpd.calls[0][4]["environment"]
 
 
+async def test_run_of_root_falls_back_to_its_own_server(mcpctl: Mcpctl, mcpd: FakeMcpd, tmp_path: Path) -> None:
+    mcpd.program = ["echo", "mine"]
+    for scope, code in (([], 0), (["--user"], 0), (["--system"], 1)):
+        done = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "mcpd.cli.main", *scope, "run", "calculator",
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            env=mcpctl.environ | {"DBUS_SYSTEM_BUS_ADDRESS": f"unix:path={tmp_path}/absent"},
+        )  # fmt: skip
+        out, err = await done.communicate()
+        assert (done.returncode, out) == (code, b"" if code else b"mine\n"), err
+
+
 async def test_run_without_a_standard_output(mcpctl: Mcpctl, mcpd: FakeMcpd) -> None:
     script = 'exec "$0" -m mcpd.cli.main --user run calculator >&-'
     done = await asyncio.create_subprocess_exec(

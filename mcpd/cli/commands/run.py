@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from mcpd.cli.output import clean, note
 from mcpd.cli.spawn import UseBridge, connect_bridge, join, spawned
 from mcpd.cli.streams import CLOSED
-from mcpd.errors import InvalidArgument, McpdError
+from mcpd.errors import InvalidArgument, McpdError, NotFound, ServiceUnavailable
 
 if TYPE_CHECKING:
     import argparse
@@ -26,7 +26,24 @@ _FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 def run(args: argparse.Namespace) -> int:
-    """``mcpctl run``; returns the exit code of the server. SIGTERM, SIGINT and SIGHUP stop it."""
+    """``mcpctl run``; returns the exit code of the server. SIGTERM, SIGINT and SIGHUP stop it.
+
+    Without ``--system``, root runs a server of its own if the system has none of that name, because the configurations
+    of clients do not name the scope.
+    """
+    try:
+        return _run(args)
+    except (NotFound, ServiceUnavailable) as error:
+        if not args.system or "asks_system" in args:
+            raise
+        args.system = False
+        try:
+            return _run(args)
+        except (NotFound, ServiceUnavailable):
+            raise error from None
+
+
+def _run(args: argparse.Namespace) -> int:
     environment = _environment()
     try:
         return asyncio.run(_direct(args, environment))
