@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The audit log: ``audit.jsonl`` in the state directory, one JSON object a line for each call.
+"""Audit log of calls: ``audit.jsonl`` in the state directory, one JSON object per line.
 
 It fails closed: a call that changes something does not begin, and no answer is given, if it cannot be recorded. Other
 processes of the user may append to the file; each holds a lock beside it, so that none rotates the file while another
@@ -34,34 +34,34 @@ if TYPE_CHECKING:
     from mcpd.servers.workstation.jail import Jail
 
 LOCK: Final = ".lock"
-"""What the lock has in its name after that of the file."""
+"""Suffix of the lock file, appended to the name of the log."""
 BEFORE: Final = ".1"
-"""The same for the file before."""
+"""Suffix of the previous log."""
 PATIENCE: Final = 10.0
-"""Seconds that another process may hold the lock."""
+"""Seconds to wait for another process that holds the lock."""
 _FLAGS: Final = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _MODE: Final = 0o600
 
 
 class Trail:
-    """The file at one path."""
+    """A log file, rotated by size."""
 
     def __init__(self, path: Path) -> None:
-        """Nothing is opened, or made, before the first line."""
+        """Open and create nothing: :meth:`add` does, with the first line."""
         self._path = path
         self._directory = self._lock = self._file = -1
 
     def close(self) -> None:
-        """Close what is open."""
+        """Close all descriptors."""
         for fd in (self._file, self._lock, self._directory):
             if fd >= 0:
                 os.close(fd)
         self._directory = self._lock = self._file = -1
 
     def add(self, line: bytes, most: int) -> None:
-        """Add *line*; where the file would have more than *most* bytes then, it begins anew with it.
+        """Append *line*; rotate the file first if it would exceed *most* bytes.
 
-        Raises OSError, and McpdError for what is no file and for a lock that somebody holds.
+        Raises OSError, and McpdError if the file is not a regular one or another process holds the lock.
         """
         self._open()
         self._hold()
@@ -74,7 +74,7 @@ class Trail:
             fcntl.flock(self._lock, fcntl.LOCK_UN)
 
     def _open(self) -> None:
-        """Have the directory and the lock open, again if they were removed."""
+        """Open the directory and the lock, again if they were removed."""
         if self._directory >= 0 and os.fstat(self._directory).st_nlink == 0:
             self.close()
         if self._directory < 0:
@@ -97,7 +97,7 @@ class Trail:
             time.sleep(0.005)
 
     def _turn(self, more: int, most: int) -> None:
-        """Have the file open that *more* bytes are to go to."""
+        """Open the file that *more* bytes are to be appended to, rotated if it would exceed *most* bytes."""
         name = self._path.name
         with suppress(FileNotFoundError):
             if os.stat(name, dir_fd=self._directory, follow_symlinks=False).st_size + more > most:
@@ -108,14 +108,14 @@ class Trail:
             os.fchmod(self._file, _MODE)
 
     def _is(self, name: str, fd: int) -> bool:
-        """Return True if *fd* is what is called *name* now."""
+        """Return True if *name* currently refers to the file that *fd* has opened."""
         try:
             return os.path.samestat(os.stat(name, dir_fd=self._directory, follow_symlinks=False), os.fstat(fd))
         except FileNotFoundError:
             return False
 
     def _exchanged(self, fd: int, name: str) -> int:
-        """A descriptor of the file *name*, made if need be, in place of *fd*."""
+        """Return a descriptor of the file *name*, created if missing, and close *fd*."""
         made = self._opened(name)
         if not stat.S_ISREG(os.fstat(made).st_mode):
             os.close(made)
@@ -142,16 +142,16 @@ def _again(fd: int) -> str:
 
 NAME: Final = "audit.jsonl"
 MAX_LOG: Final = 10 * 1024 * 1024
-"""Bytes after which the record begins anew; the one before is kept as ``audit.jsonl.1``."""
+"""Maximum size of the log in bytes; the previous one is kept as ``audit.jsonl.1``."""
 PLACES: Final = ("path", "source", "destination")
-"""Arguments that say where something is."""
+"""Arguments that name one path."""
 _PATHS: Final = (*PLACES, "paths")
-"""The same, and what there is looked at: from the top of a repository."""
+"""All arguments with paths; those in ``paths`` are relative to the top level of a repository and not resolved."""
 _MOST_PATHS: Final = 20
 
 
 class Audit:
-    """The record in one directory, which other servers of the same user may write, too."""
+    """The audit log in one directory; other servers of the same user may append to it as well."""
 
     def __init__(self, directory: Path) -> None:
         self._path = directory / NAME
@@ -159,16 +159,16 @@ class Audit:
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="audit")
 
     def close(self) -> None:
-        """Write what there is to be written."""
+        """Write the pending lines and close the log."""
         self._writer.shutdown()
         self._trail.close()
 
     async def record(self, fields: Mapping[str, JsonValue], named: Named | None = None) -> None:
-        """Add a line with *fields* and what *named* says of the arguments of one call; it is in the file then.
+        """Append a line with *fields* and the details of the call's arguments, *named*; return when it is in the file.
 
-        Raises McpdError if it is not.
+        Raises McpdError if that fails.
         """
-        # Not in the loop: a digest of much content takes its time, and so may the disk.
+        # In a thread: hashing much content and writing to the disk take time.
         await asyncio.get_running_loop().run_in_executor(self._writer, self._add, dict(fields), named)
 
     def _add(self, fields: dict[str, JsonValue], named: Named | None) -> None:
@@ -186,13 +186,13 @@ class Audit:
 
 
 class Named:
-    """What the record has of the arguments of one call."""
+    """The paths and the digest of one call's arguments, as they are recorded."""
 
     def __init__(self, arguments: Mapping[str, object]) -> None:
         self._arguments = arguments
         self._digest = ""
         self.paths: dict[str, JsonValue] = {}
-        """The paths in them, whole: as they were given, or absolute from :meth:`resolve` on."""
+        """The paths by argument: as they were given, or absolute after :meth:`resolve`."""
         for name in _PATHS:
             value = arguments.get(name)
             if isinstance(value, str):
@@ -202,24 +202,24 @@ class Named:
 
     @property
     def digest(self) -> str:
-        """SHA-256 of them as JSON with sorted keys."""
+        """Return the SHA-256 of the arguments as JSON with sorted keys."""
         if not self._digest:
             self._digest = hashlib.sha256(json.dumps(self._arguments, sort_keys=True).encode()).hexdigest()
         return self._digest
 
     def resolve(self, jail: Jail) -> None:
-        """Say where the paths are by their text in *jail*; what is in none of its roots stays as it is."""
+        """Make the paths absolute, without following symlinks; those outside the roots of *jail* stay as they are."""
         for name in PLACES:
             value = self.paths.get(name)
             if isinstance(value, str):
                 try:
                     self.paths[name] = jail.place(value).path
                 except (InvalidArgument, NotAuthorized):
-                    # The tool refuses it, too, and says why.
+                    # The tool refuses it, too, and gives the reason.
                     continue
 
 
 def _bounded(path: str) -> str:
-    """At most :data:`~mcpd.servers.workstation.jail.MAX_PATH` bytes of *path*."""
+    """Return *path*, cut to :data:`~mcpd.servers.workstation.jail.MAX_PATH` bytes."""
     encoded = path[: MAX_PATH + 1].encode(errors="surrogatepass")
     return path if len(encoded) <= MAX_PATH else encoded[:MAX_PATH].decode(errors="ignore")

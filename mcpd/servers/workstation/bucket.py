@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""How many calls may come: a token bucket."""
+"""Rate limit for calls: a token bucket."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ if TYPE_CHECKING:
 
 
 class Bucket:
-    """*rate* tokens a second come into it, and *burst* are in it at most, as at the beginning."""
+    """A token bucket, full at first: it gains *rate* tokens a second and holds at most *burst*."""
 
     def __init__(self, rate: float, burst: int, clock: Callable[[], float]) -> None:
-        """*clock* gives seconds that never go back."""
+        """Take the time from *clock*, in seconds of a monotonic clock."""
         self._rate, self._burst, self._clock = rate, burst, clock
         self._tokens, self._at = float(burst), clock()
 
     def take(self) -> float:
-        """Take a token: 0 if there was one, otherwise the seconds until there is."""
+        """Take a token and return 0, or return the seconds until there is one."""
         now = self._clock()
         self._tokens = min(self._burst, self._tokens + (now - self._at) * self._rate)
         self._at = now
@@ -28,5 +28,5 @@ class Bucket:
         return (1 - self._tokens) / self._rate
 
     def give_back(self) -> None:
-        """Put back a token that was not needed."""
+        """Put back a token that was not used."""
         self._tokens = min(self._burst, self._tokens + 1)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""One call of a tool: what it may touch, how long it may take, and whom it tells how far it is."""
+"""One call of a tool: its roots, time limit, threads, commands and progress reports."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 
 class Call:
-    """One call."""
+    """A call of a tool."""
 
     def __init__(
         self,
@@ -38,7 +38,7 @@ class Call:
         began: float | None = None,
         progress: Progress | None = None,
     ) -> None:
-        """*seconds* is what it may take, from *began* on (monotonic clock, now unless said).
+        """Limit the call to *seconds* after *began* (monotonic clock; now by default).
 
         *progress* is called in the loop's thread.
         """
@@ -56,46 +56,46 @@ class Call:
 
     @property
     def runs_command(self) -> bool:
-        """True if a command is running."""
+        """True while a command is running."""
         return self._commands > 0
 
     @property
     def left(self) -> float:
-        """Seconds that are left."""
+        """Remaining seconds."""
         return self._deadline - time.monotonic()
 
     def timed_out(self) -> TimedOut:
-        """The error of a call that has taken too long."""
+        """Return the error of a call that has exceeded its time limit."""
         return timed_out(self.seconds)
 
     def end(self) -> None:
-        """Nobody waits for it any more: :meth:`check` raises from now on."""
+        """Mark the call as over, so that :meth:`check` raises from now on."""
         self._over.set()
 
     def check(self) -> None:
-        """Raise if nobody waits for the call any more: threads ask this wherever they may take long."""
+        """Raise if the call is over; threads call this before and during long operations."""
         if self._over.is_set():
             raise Cancelled("the call was cancelled")
         if self.left <= 0:
             raise self.timed_out()
 
     def report(self, progress: float, total: float | None = None, message: str = "") -> None:
-        """Tell the client, if it asked, how far the call is; from any thread, and each time with more *progress*."""
+        """Report progress to the client if it asked for it; *progress* has to increase with each call. Thread-safe."""
         if self._progress is not None and not self._over.is_set():
             self._loop.call_soon_threadsafe(self._progress, progress, total, message)
 
     async def in_thread(self, function: Callable[[], T]) -> T:
-        """What *function* says, which may wait for the disk and calls :meth:`check` every now and then."""
+        """Run *function* in a thread and return its result; it may block and calls :meth:`check` from time to time."""
         return await self._loop.run_in_executor(self._executor, function)
 
     def which(self, program: str) -> str | None:
-        """The absolute path of *program* as commands find it; None if it is not installed."""
+        """Return the absolute path of *program* as commands find it, or None if it is not installed."""
         return self._processes.which(program)
 
     async def run(self, command: Command) -> Completed:
-        """Run *command* to its end in what is left of the time; however this ends, nothing of it is left.
+        """Run *command* within the remaining time; all its processes have ended when this returns or raises.
 
-        Raises :class:`~mcpd.errors.TimedOut`, with the end of what it said in ``data``, and
+        Raises :class:`~mcpd.errors.TimedOut`, with the end of the output in ``data``, and
         :class:`~mcpd.errors.SpawnFailed`.
         """
         self._commands += 1
@@ -106,12 +106,12 @@ class Call:
 
 
 def timed_out(seconds: float) -> TimedOut:
-    """The error of a call that has taken more than *seconds*."""
+    """Return the error of a call that has taken more than *seconds*."""
     return TimedOut(f"Tool execution timeout after {seconds:g} s")
 
 
 def in_thread(function: Callable[[Call, T], Answer]) -> Run:
-    """What a tool runs whose *function* is given the call and the arguments, in a thread."""
+    """Return the :data:`Run` of a tool that runs the synchronous *function* in a thread."""
 
     async def run(call: Call, arguments: T) -> Answer:
         return await call.in_thread(lambda: function(call, arguments))

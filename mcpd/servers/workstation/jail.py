@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The directories that the tools may touch, and the only way to anything in them.
+"""The directories that the tools may access, and the functions that open files in them.
 
-A path is looked at as text first and then resolved by the kernel below the descriptor of its root, so that no symlink,
-and nobody who renames something meanwhile, leads out of it.
+A path is first checked as text and then resolved by the kernel below the descriptor of its root, so that neither a
+symlink nor a concurrent rename leads outside.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 MAX_PATH: Final = 4096
-"""Bytes of a path."""
+"""Maximum length of a path in bytes."""
 HERE: Final = "."
 _PATIENCE: Final = 30.0
 """Seconds that a call waits for another that adds a part of a git directory."""
@@ -34,40 +34,40 @@ _PATIENCE: Final = 30.0
 
 @dataclass(frozen=True, slots=True, weakref_slot=True, eq=False)
 class Root:
-    """One directory that may be touched, held open as long as there is somebody who may need it."""
+    """A directory that may be accessed, held open as long as this object exists."""
 
     path: str
-    """Where it is: absolute, without symlinks."""
+    """Its absolute path, without symlinks."""
     fd: int
     spelled: tuple[str, ...] = ()
-    """Other absolute paths that lead to it: as it was configured."""
+    """Other absolute paths that lead to it, such as the configured one."""
     within: str = ""
-    """The path of the configured root that it lies in; empty if it is one itself."""
+    """The path of the configured root that contains it; empty if it is a configured root itself."""
 
     def __post_init__(self) -> None:
-        """The descriptor is this one's from now on."""
+        """Close the descriptor together with this object."""
         weakref.finalize(self, os.close, self.fd)
 
     @property
     def moved(self) -> bool:
-        """True if something else is at its path now, or nothing."""
+        """True if its path no longer leads to it."""
         return path_of(self.fd) != self.path
 
 
 @dataclass(frozen=True, slots=True)
 class MissingRoot:
-    """A configured root that could not be opened when the server started: nothing below it may be touched."""
+    """A configured root that could not be opened when the server started; nothing below it may be accessed."""
 
     path: str
-    """As it was configured, absolute."""
+    """The absolute path, as configured."""
     reason: str
-    """In the words of the system."""
+    """The error message of the system."""
     spelled: tuple[str, ...] = ()
-    """As of a :class:`Root`."""
+    """As in :class:`Root`."""
 
     @property
     def refusal(self) -> str:
-        """What to say of a path below it."""
+        """Message of the error for a path below it."""
         return (
             f"the configured root {printable(self.path)} was not there when the server started ({self.reason}); create"
             " it and start the server again, or take it out of roots"
@@ -76,11 +76,11 @@ class MissingRoot:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A path that is in a root by its text; nothing has been looked at yet."""
+    """A path within a root, checked as text only: it may not exist."""
 
     root: Root
     relative: str
-    """From the root: without ``..``, :data:`HERE` for the root itself."""
+    """The path relative to the root, without ``..``; :data:`HERE` for the root itself."""
 
     @property
     def path(self) -> str:
@@ -89,16 +89,16 @@ class Place:
 
     @property
     def shown(self) -> str:
-        """The same for messages."""
+        """The absolute path, printable."""
         return printable(self.path)
 
     def child(self, name: str) -> Place:
-        """What is called *name* in it."""
+        """Return the place of *name* in this directory."""
         return Place(self.root, name if self.relative == HERE else f"{self.relative}/{name}")
 
 
 class Jail:
-    """The roots of one client. Without any, everything is refused, and *hint* says what to do."""
+    """The roots of one client. Without any, every path is refused with the message *hint*."""
 
     def __init__(
         self,
@@ -110,10 +110,10 @@ class Jail:
         hard_links: bool = False,
         whole: bool = False,
     ) -> None:
-        """*state* is the directory of the server's locks, *home* what ``~/`` stands for in a path.
+        """Keep the locks in the directory *state*; *home* replaces ``~/`` in paths.
 
-        *hard_links* allows to read files that have several names, of which one may be elsewhere. *whole* is whether
-        these are all the roots that are configured.
+        *hard_links* permits reading files with several names, some of which may be outside. *whole* says that these are
+        all configured roots.
         """
         self._state = state
         self._home = home
@@ -125,10 +125,10 @@ class Jail:
         self._hard_links = hard_links
 
     def place(self, path: str) -> Place:
-        """Where *path* is: absolute, from the user's home (``~/``), or relative to the first root.
+        """Return the place of *path*: absolute, in the user's home (``~/``), or relative to the first root.
 
-        Raises :class:`~mcpd.errors.InvalidArgument` for what is no acceptable path and
-        :class:`~mcpd.errors.NotAuthorized` for one outside the roots.
+        Raises :class:`~mcpd.errors.InvalidArgument` for an invalid path and :class:`~mcpd.errors.NotAuthorized` for one
+        outside the roots.
         """
         if self._first is None:
             raise NotAuthorized(self._hint)
@@ -150,9 +150,9 @@ class Jail:
         return Place(root, relative or HERE)
 
     def check_root(self, path: str) -> None:
-        """Raise :class:`~mcpd.errors.NotFound` if something else is where the root of *path* was, or nothing.
+        """Raise :class:`~mcpd.errors.NotFound` if the root of *path* was moved, replaced or removed.
 
-        Raises what :meth:`place` does, too.
+        Raises the errors of :meth:`place`, too.
         """
         root = self.place(path).root
         if root.moved:
@@ -178,7 +178,7 @@ class Jail:
         return best
 
     def _base(self) -> Root:
-        """The root that relative paths begin at: no other one takes the place of a first root that is missing."""
+        """Return the root for relative paths, the first one; if that is missing, no other root replaces it."""
         if isinstance(self._first, Root):
             return self._first
         first = self._missing[0]
@@ -186,7 +186,7 @@ class Jail:
         raise NotAuthorized(f"relative paths begin at the first root: {first.refusal}{others}")
 
     def _outside(self, path: str, shown: str) -> NotAuthorized:
-        """The fault of *path*, absolute, which is *shown* so and is in none of the roots that are there."""
+        """Return the error for *path*, absolute and in no available root; *shown* is its printable form."""
         for root in self._missing:
             if (path + "/").startswith(root.path.rstrip("/") + "/"):
                 return NotAuthorized(f"'{shown}': {root.refusal}")
@@ -199,9 +199,9 @@ class Jail:
 
     @contextmanager
     def opened(self, place: Place, flags: int = os.O_PATH, *, links: bool = True) -> Iterator[int]:
-        """A descriptor of *place*, opened with *flags* (none that creates) and closed at the end.
+        """Yield a descriptor of *place*, opened with *flags*, which must not create it.
 
-        Without *links* a symlink anywhere on the way is refused. Raises McpdError.
+        Without *links*, symlinks anywhere in the path are refused. Raises McpdError.
         """
         if not flags & os.O_PATH:
             flags |= os.O_NOCTTY | os.O_NONBLOCK
@@ -214,20 +214,20 @@ class Jail:
 
     @contextmanager
     def directory(self, place: Place) -> Iterator[int]:
-        """A descriptor of the directory *place*, which can be listed."""
+        """Yield a descriptor of the directory *place*, with which it can be listed."""
         with self.opened(place, os.O_RDONLY | os.O_DIRECTORY) as fd:
             yield fd
 
     @contextmanager
     def file(self, place: Place) -> Iterator[int]:
-        """A descriptor of the regular file *place*, which can be read.
+        """Yield a descriptor of the regular file *place*, open for reading.
 
-        Raises :class:`~mcpd.errors.InvalidArgument` for anything else, which is not even opened, and
+        Raises :class:`~mcpd.errors.InvalidArgument` for anything else, without opening it, and
         :class:`~mcpd.errors.NotAuthorized` for a file that has other names, unless those are allowed.
         """
         with self.opened(place) as found:
             self.check_file(place, os.fstat(found))
-            # What was looked at is what is opened. Nobody else can open anything by this name: it is our descriptor.
+            # Opens the file that was checked: nobody else can replace what this path, our descriptor, refers to.
             with translated(place, "opening"):
                 fd = os.open(f"/proc/self/fd/{found}", os.O_RDONLY | os.O_CLOEXEC | os.O_NOCTTY | os.O_NONBLOCK)
             try:
@@ -236,7 +236,7 @@ class Jail:
                 os.close(fd)
 
     def check_file(self, place: Place, status: os.stat_result) -> None:
-        """Raise what :meth:`file` does for what *status* says."""
+        """Raise the errors of :meth:`file` for a file with *status*."""
         if not stat.S_ISREG(status.st_mode):
             raise InvalidArgument(f"{place.shown} is {kind(status.st_mode)}, not a file")
         if status.st_nlink > 1 and not self._hard_links:
@@ -247,12 +247,12 @@ class Jail:
 
     @contextmanager
     def parent(self, place: Place, *, adds: bool = True) -> Iterator[tuple[int, str]]:
-        """A descriptor of the directory that *place* is in, and its name there: to create, rename or remove it.
+        """Yield a descriptor of the parent directory of *place*, and the name in it: to create, rename or remove that.
 
         Without *adds* the name is only renamed away or removed. Raises :class:`~mcpd.errors.NotAuthorized` for a root
-        itself and for what belongs to git, whose configuration and hooks name programs that would run outside of here:
-        what is called ``.git`` below the configured root, and what is in a git directory (:func:`.is_git_directory`),
-        whatever that is called, or would make one.
+        itself, and for files of git, whose configuration and hooks name programs that would run outside the sandbox:
+        anything named ``.git`` below the configured root, anything in a git directory (:func:`.is_git_directory`), and
+        anything that would make a directory one.
         """
         if place.relative == HERE:
             raise NotAuthorized(f"{place.shown} is one of the roots, which stay as they are")
@@ -266,7 +266,7 @@ class Jail:
             yield fd, name
 
     def _check_git(self, place: Place, directory: int, name: str, added: str | None) -> None:
-        """By the real path: a symlink, or a file system that does not tell cases apart, may have led there."""
+        """Check the real path: a symlink or a case-insensitive file system may have led to a git directory."""
         configured = place.root.within or place.root.path
         above = path_of(directory).removeprefix(configured).split("/")
         with translated(place, "opening"):
@@ -278,7 +278,7 @@ class Jail:
 
 
 def _in_repository(directory: int, above: int, added: str | None) -> bool:
-    """Return True if *directory*, with *added* in it, or one of the *above* ones that it is in is a git directory."""
+    """Return True if *directory*, with *added* in it, or one of its *above* parents is a git directory."""
     at = os.dup(directory)
 
     def has(part: str) -> bool:
@@ -298,7 +298,7 @@ def _in_repository(directory: int, above: int, added: str | None) -> bool:
 
 
 def has_name(directory: int, name: str) -> bool:
-    """Return whether there is anything called *name* in *directory*. Raises OSError."""
+    """Return True if *directory* contains an entry *name*. Raises OSError."""
     try:
         os.stat(name, dir_fd=directory, follow_symlinks=False)
     except FileNotFoundError:
@@ -307,12 +307,12 @@ def has_name(directory: int, name: str) -> bool:
 
 
 def path_of(fd: int) -> str:
-    """Where what *fd* has opened is now: absolute, without symlinks."""
+    """Return the current absolute path of the file that *fd* has opened, without symlinks."""
     return os.readlink(f"/proc/self/fd/{fd}")  # noqa: PTH115 - pathlib would change the text
 
 
 def kind(mode: int) -> str:
-    """What a file of *mode* is, for messages."""
+    """Return the kind of file for *mode*, for messages."""
     for test, word in (
         (stat.S_ISDIR, "a directory"),
         (stat.S_ISLNK, "a symlink"),
@@ -327,7 +327,7 @@ def kind(mode: int) -> str:
 
 @contextmanager
 def translated(place: Place, doing: str) -> Iterator[None]:
-    """Make McpdErrors of OSErrors that are met while *doing* something (``"opening"``) with *place*."""
+    """Convert OSErrors raised while *doing* something (``"opening"``) with *place* into McpdErrors."""
     try:
         yield
     except OSError as error:
@@ -345,7 +345,7 @@ _FAULTS: Final[dict[int, tuple[type[McpdError], str]]] = {
 
 
 def fault(error: OSError, place: Place, doing: str) -> McpdError:
-    """What to say of *error*, met while *doing* something with *place*."""
+    """Return the McpdError for *error*, which was raised while *doing* something with *place*."""
     known = _FAULTS.get(error.errno or 0)
     if known is None:
         return from_oserror(error, f"{doing} {place.shown}")

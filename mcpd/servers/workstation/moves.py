@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Locks between calls: what moves, what git writes in a work tree, what else runs, and parts of git directories.
+"""Locks between calls: moving directories, files written by git, running commands, and parts of git directories.
 
-What git was found to do no harm in is what it has to run in, and the git directories that are read-only for a command
-are so at the paths where they were found. Git follows a symlink that takes the place of a directory in which it has
-just written a file; a build could put one there, too. All servers with the same state directory share the locks.
+Git runs in the state in which it was checked to be harmless, and the git directories that are read-only for a command
+are so at the paths where they were found. Git follows a symlink that replaces a directory in which it has just
+written a file; a build could create one there. All servers with the same state directory share the locks.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ PATIENCE: Final = 5.0
 _MOVES: Final = "moves.lock"
 _BUILDS: Final = "builds.lock"
 _PARTS: Final = "parts.lock"
-"""The lock for adding a part of a git directory, so that no two calls complete one between them."""
+"""Name of the lock for adding a part of a git directory, so that two concurrent calls cannot complete one together."""
 _ASKED_EVERY: Final = 0.02
-"""Seconds between two attempts to take the lock."""
+"""Seconds between two attempts to take a lock."""
 
 
 @contextmanager
 def moving(call: Call, place: Place) -> Iterator[None]:
-    """Move the directory or symlink at *place*.
+    """Exclude commands while the caller moves the directory or symlink at *place*.
 
-    Raises :class:`~mcpd.errors.Busy` if commands go on for longer than :data:`PATIENCE`.
+    Raises :class:`~mcpd.errors.Busy` if commands still run after :data:`PATIENCE`.
     """
     give_up = time.monotonic() + PATIENCE
     with _opened(call.settings.state, _MOVES) as fd:
@@ -57,16 +57,16 @@ def moving(call: Call, place: Place) -> Iterator[None]:
 
 @asynccontextmanager
 async def nothing_moves(call: Call) -> AsyncIterator[None]:
-    """Keep all directories and symlinks where they are."""
+    """Prevent all directories and symlinks from being moved."""
     async with _held(call, _MOVES, fcntl.LOCK_SH):
         yield
 
 
 @asynccontextmanager
 async def nothing_builds(call: Call) -> AsyncIterator[None]:
-    """Let git write files in a work tree while no command of a ci tool runs.
+    """Exclude commands of the ci tools while git writes files in a work tree.
 
-    Raises :class:`~mcpd.errors.Busy` if one goes on for longer than :data:`PATIENCE`.
+    Raises :class:`~mcpd.errors.Busy` if one still runs after :data:`PATIENCE`.
     """
     busy = "a command of a ci tool runs, or git writes files for another call; try again when that has ended"
     async with _held(call, _BUILDS, fcntl.LOCK_EX, busy):
@@ -74,7 +74,7 @@ async def nothing_builds(call: Call) -> AsyncIterator[None]:
 
 
 def while_nothing_moves(tool: Tool) -> Tool:
-    """Return *tool* so that all directories and symlinks stay where they are while it runs."""
+    """Return *tool*, wrapped so that no directory or symlink is moved while it runs."""
 
     async def run(call: Call, arguments: Any) -> Answer:
         async with nothing_moves(call):
@@ -84,7 +84,7 @@ def while_nothing_moves(tool: Tool) -> Tool:
 
 
 def while_git_writes_no_files(tool: Tool) -> Tool:
-    """Return *tool* so that git writes no files in work trees while it runs."""
+    """Return *tool*, wrapped so that git writes no files in work trees while it runs."""
 
     async def run(call: Call, arguments: Any) -> Answer:
         async with _held(call, _BUILDS, fcntl.LOCK_SH):
@@ -95,7 +95,7 @@ def while_git_writes_no_files(tool: Tool) -> Tool:
 
 @asynccontextmanager
 async def _held(call: Call, name: str, kind: int, busy: str = "") -> AsyncIterator[None]:
-    """Hold the lock *name*; with *busy*, raise that after :data:`PATIENCE`, else wait as long as the call may take."""
+    """Hold the lock *name*; wait as long as the call may take, or with *busy* raise that after :data:`PATIENCE`."""
     give_up = time.monotonic() + PATIENCE
     with _opened(call.settings.state, name) as fd:
         while not _is_taken(fd, kind):
@@ -108,9 +108,9 @@ async def _held(call: Call, name: str, kind: int, busy: str = "") -> AsyncIterat
 
 @contextmanager
 def adding_part(state: Path, place: Place, patience: float) -> Iterator[None]:
-    """Add what may be a part of a git directory at *place*; the locks are in *state*.
+    """Exclude other calls while the caller adds a possible part of a git directory at *place*; *state* has the locks.
 
-    Raises :class:`~mcpd.errors.Busy` if other calls add some for longer than *patience* seconds.
+    Raises :class:`~mcpd.errors.Busy` if other calls hold the lock for longer than *patience* seconds.
     """
     give_up = time.monotonic() + patience
     with _opened(state, _PARTS) as fd:
@@ -123,7 +123,7 @@ def adding_part(state: Path, place: Place, patience: float) -> Iterator[None]:
 
 @asynccontextmanager
 async def adding_parts(call: Call) -> AsyncIterator[None]:
-    """Let no other call add parts of git directories, from before it is checked what git will write until it has."""
+    """Prevent other calls from adding parts of git directories, from the check of what git will write until it has."""
     async with _held(call, _PARTS, fcntl.LOCK_EX):
         yield
 

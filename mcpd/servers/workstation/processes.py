@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Programs that tools run: their environment, limits and output."""
+"""Commands of the tools: their environment, limits and output."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ if TYPE_CHECKING:
 
 
 class Environment:
-    """The same for all commands of one server."""
+    """The environment of all commands of one server."""
 
     def __init__(self, settings: Settings) -> None:
-        """Make the home of commands below the state directory, and a directory for temporary files.
+        """Create the home directory of commands below the state directory, and a directory for temporary files.
 
         Raises McpdError.
         """
@@ -45,22 +45,22 @@ class Environment:
             raise from_oserror(error, f"making {self._home}") from error
         self._temporary = tempfile.mkdtemp(prefix="mcp-workstation-")
         self.missing = tuple(str(each) for each in settings.toolchains if not each.is_dir())
-        """The toolchains that are not there."""
+        """The configured toolchains that do not exist."""
         self._search = ":".join((*(str(_programs(each)) for each in settings.toolchains), system.PROGRAMS))
         self.readable = (*system.READABLE, *map(str, settings.toolchains))
         self.writable = (str(self._home), self._temporary, *system.devices(confined=settings.confined))
         self.confined = settings.confined
         self.is_offline = not settings.allow_network and not system.is_isolated()
-        """Whether commands are kept from the network here, as nobody else has done it."""
+        """True if commands have to be isolated from the network here, as no outer sandbox does it."""
         self.variables = self._variables(settings)
 
     def which(self, program: str) -> str | None:
-        """The absolute path of *program*: a name, or an absolute path, which is its own if it can be executed."""
+        """Return the absolute path of *program*, a name or an absolute path, or None if it cannot be executed."""
         return shutil.which(program, path=self._search)
 
     def close(self) -> None:
-        """Take the temporary files away."""
-        # Builds leave trees deeper than Python's recursion goes, and symlinks wherever they like; rm copes with both.
+        """Delete the temporary files."""
+        # Builds leave trees deeper than Python's recursion limit, and arbitrary symlinks; rm handles both.
         command = ("/bin/rm", "-rf", "--one-file-system", "--", self._temporary)
         subprocess.run(command, check=False, stderr=subprocess.DEVNULL)
 
@@ -90,45 +90,45 @@ log = logging.getLogger("mcp-workstation")
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """One command."""
+    """A command to run."""
 
     argv: tuple[str, ...]
     """The program, looked up as :meth:`Processes.which` does, and its arguments."""
     place: Place
-    """The directory it is started in."""
+    """The directory in which it is started."""
     env: Mapping[str, str] = field(default_factory=dict)
-    """Variables besides those of :mod:`.environment`."""
+    """Variables in addition to those of :class:`Environment`."""
     writes: bool = False
-    """True if it may write in the roots; reading them it may in any case. In HOME and TMPDIR it always may write."""
+    """True if it may write in the roots, which it may always read; HOME and TMPDIR are always writable."""
     git_directories: tuple[str, ...] = ()
-    """Real paths of the git directories that it may write to as well; only a command of git has some."""
+    """Real paths of git directories that it may write to as well; only commands of git have some."""
     readable: tuple[str, ...] = ()
-    """Absolute paths besides the system's and the toolchains' that it may read, if they exist."""
+    """Absolute paths that it may read, if they exist, in addition to those of the system and the toolchains."""
     stdin: bytes = b""
     most: int = MAX_OUTPUT
-    """Bytes of stdout, and of stderr, that are kept."""
+    """Maximum size in bytes of the stdout, and of the stderr, that is kept."""
     keep: Literal["head", "tail"] = "head"
-    """Which part is kept if there is more. With "head" a command that has filled its stdout is ended at once."""
+    """The part that is kept of longer output. With "head", a command that has filled its stdout is ended at once."""
     merge: bool = False
-    """True if stderr goes where stdout goes, in its order."""
+    """True to send stderr to stdout, in order."""
     on_line: Callable[[bytes], None] | None = None
-    """Is given each line of stdout without its newline, in the loop's thread, while the command runs."""
+    """Called with each line of stdout, without newline, in the loop's thread, while the command runs."""
 
 
 @dataclass(frozen=True, slots=True)
 class Completed:
-    """A command that has ended."""
+    """The result of a command."""
 
     code: int
     """Its exit status; 128 + n if signal n ended it."""
     stdout: bytes = field(repr=False)
     stderr: bytes = field(repr=False)
     truncated: bool
-    """True if there was more on stdout than is kept."""
+    """True if stdout was longer than the part that is kept."""
 
 
 class Processes:
-    """Runs commands, many at once, each with a keeper."""
+    """Runs commands, each with a supervisor, concurrently."""
 
     def __init__(self, environment: Environment) -> None:
         self._environment = environment
@@ -136,18 +136,18 @@ class Processes:
         self._repositories = Repositories()
 
     def close(self) -> None:
-        """Let go of the keepers; there are no calls any more."""
+        """Release the supervisors; no calls are running any more."""
         self._runner.close()
 
     def which(self, program: str) -> str | None:
-        """The absolute path of *program* as commands find it: in the toolchains, then the system's directories.
+        """Return the absolute path of *program*, searched for in the toolchains, then the system's directories.
 
-        An absolute path is its own, if it can be executed.
+        An absolute path is returned itself if it can be executed, else None.
         """
         return self._environment.which(program)
 
     async def run(self, command: Command, call: Call) -> Completed:
-        """What :meth:`.call.Call.run` says."""
+        """Run *command* as :meth:`.call.Call.run` describes."""
         streams = Streams(
             stdin=command.stdin,
             most=command.most,
@@ -189,6 +189,6 @@ class Processes:
             writable=[*descriptors(stack, environment.writable), *(roots if command.writes else ())],
             protected=protected,
             offline=environment.is_offline,
-            # The sandbox around this process shows nothing but the roots.
+            # The sandbox around this process contains only the roots.
             unheld=environment.confined and call.jail.whole,
         )

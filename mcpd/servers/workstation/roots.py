@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The roots: the configured ones, and what the roots that a client declares leave of them.
+"""The roots: the configured ones, restricted by those that a client declares.
 
-A client's roots are requested when they are needed, and again when they change. They are the client's word for what it
-works with, and never open anything that is not configured.
+A client's roots are requested when they are needed, and again when they change. They only say what the client works
+with, and never permit access to anything that is not configured.
 """
 
 from __future__ import annotations
@@ -34,20 +34,20 @@ OUTSIDE: Final = (
 
 
 class Roots:
-    """The configured roots, held open as far as they are there."""
+    """The configured roots, held open as far as they exist."""
 
     def __init__(self, settings: Settings) -> None:
-        """Raises :class:`~mcpd.errors.InvalidConfig` for one that cannot be a root."""
+        """Open the roots. Raises :class:`~mcpd.errors.InvalidConfig` for one that cannot be a root."""
         self._settings = settings
         self._found = [_opened(path) for path in settings.roots]
         self.missing = [root for root in self._found if isinstance(root, MissingRoot)]
-        """Those that could not be opened."""
+        """The roots that could not be opened."""
         _refuse_to_show(settings.state, "roots", [root.path for root in self._found])
         _refuse_to_show(settings.state, "toolchains", map(str, settings.toolchains))
 
     @property
     def jail(self) -> Jail:
-        """All of the configured roots."""
+        """The jail of all configured roots."""
         return self._jail(self._found, self._settings.problem or UNSET, whole=True)
 
     def _jail(self, roots: Sequence[Root | MissingRoot], hint: str, *, whole: bool) -> Jail:
@@ -62,9 +62,9 @@ class Roots:
         )
 
     def narrowed(self, uris: Iterable[str]) -> Jail:
-        """What the client's roots *uris* leave: only what is in one of them and in one of the configured.
+        """Return the jail restricted to the client's roots *uris*: what is in one of them and in a configured root.
 
-        A client that names none says nothing. What is no ``file:`` URI, or does not exist, is left out.
+        Without any *uris* nothing is restricted. URIs other than ``file:``, and paths that do not exist, are ignored.
         """
         named = list(uris)
         if not named or not self._found:
@@ -83,13 +83,13 @@ class Roots:
         return self._jail(list(found.values()), OUTSIDE, whole=whole)
 
     def _inside(self, path: str) -> Root | None:
-        """What is at *path* in one of the roots; None for what is not there, or not ours to touch."""
+        """Return *path*, opened as a root within a configured one; None if it does not exist or may not be accessed."""
         try:
             place = self.jail.place(path)
             if place.relative == HERE:
                 return place.root
             if place.root.moved:
-                # It is at none of its paths, so that whoever asks for what is in it is told what has happened.
+                # The configured root was moved: with this path, a call gets the error that says so.
                 return Root(place.path, os.dup(place.root.fd))
             fd = open_beneath(place.root.fd, place.relative, os.O_PATH | os.O_DIRECTORY)
         except (McpdError, OSError):
@@ -111,7 +111,7 @@ def _opened(path: Path) -> Root | MissingRoot:
 
 
 def _refuse_to_show(state: Path, key: str, paths: Iterable[str]) -> None:
-    """Raise :class:`~mcpd.errors.InvalidConfig` for one of *paths* that overlaps *state*: no call writes its record."""
+    """Raise :class:`~mcpd.errors.InvalidConfig` if one of *paths* overlaps *state*, which has the audit log."""
     kept = os.path.realpath(state)
     for path in paths:
         real = os.path.realpath(path)
@@ -127,7 +127,7 @@ def _lies_in(path: str, directory: str) -> bool:
 
 
 def _path(uri: str) -> str | None:
-    """The absolute path that a ``file:`` URI names; None for any other."""
+    """Return the absolute path that a ``file:`` URI names, or None for any other."""
     try:
         parts = urlsplit(uri)
     except ValueError:
@@ -139,9 +139,9 @@ def _path(uri: str) -> str | None:
 
 
 PATIENCE: Final = 10.0
-"""Seconds that the client has to answer."""
+"""Seconds to wait for the client's answer."""
 ROUNDS: Final = 5
-"""How often it is asked if its roots change while it answers."""
+"""Number of requests if the client's roots change while it answers."""
 
 
 class ClientRoots:
@@ -155,14 +155,14 @@ class ClientRoots:
         self._changes = 0
 
     def changed(self) -> None:
-        """The client has other roots from now on."""
+        """Forget the client's roots, which have changed."""
         self._changes += 1
         self._jail = None
 
     async def jail(self, ask: Callable[[], Awaitable[Sequence[str]]]) -> Jail:
-        """What may be touched; *ask* asks the client for the URIs of its roots, once for all that wait for them.
+        """Return the jail, calling *ask* once for all that wait to request the URIs of the client's roots.
 
-        Raises :class:`~mcpd.errors.NotAuthorized` if it does not say.
+        Raises :class:`~mcpd.errors.NotAuthorized` if the client does not answer.
         """
         if self._jail is not None:
             if any(root.moved for root in self._jail.roots):
@@ -171,7 +171,7 @@ class ClientRoots:
         if self._asking is None:
             self._asking = asyncio.create_task(self._asked(ask))
             self._asking.add_done_callback(self._answered)
-        # Who gives up waiting does not take the answer away from the others.
+        # Cancelling one waiting call must not cancel the request for the others.
         return await asyncio.shield(self._asking)
 
     async def _asked(self, ask: Callable[[], Awaitable[Sequence[str]]]) -> Jail:
@@ -192,5 +192,5 @@ class ClientRoots:
     def _answered(self, task: asyncio.Task[Jail]) -> None:
         self._asking = None
         if not task.cancelled():
-            # Nobody may be left who waits for a fault.
+            # Retrieve the exception, as all waiting calls may have been cancelled.
             task.exception()

@@ -51,15 +51,15 @@ _TITLES: Final = {
     -32603: "Internal error",
     -32005: "Too many requests",
 }
-"""The beginning of the message of each JSON-RPC error; a time-out's message is its own."""
+"""Prefix of the message of each JSON-RPC error; a timeout has its own message."""
 _OF_PROTOCOL: Final = frozenset({UnknownMethod.jsonrpc_code, InvalidArgument.jsonrpc_code})
-"""Codes of calls whose tool was not run."""
+"""JSON-RPC codes of calls whose tool was not run."""
 
 log = logging.getLogger(NAME)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run until the end of stdin or SIGTERM; the exit status."""
+    """Serve until the end of stdin or SIGTERM, and return the exit status."""
     arguments = _parser().parse_args(argv)
     lines = Log(NAME)
     logging.basicConfig(handlers=[lines], level=logging.INFO, format=f"{NAME}: %(message)s")
@@ -107,7 +107,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _settings(arguments: argparse.Namespace, state: Path, home: Path) -> Settings:
-    """What *arguments* say. Raises :class:`~mcpd.errors.InvalidConfig`."""
+    """Return the settings in *arguments*. Raises :class:`~mcpd.errors.InvalidConfig`."""
     rate = _number(arguments, "rate", 0.001, 10_000)
     return Settings(
         roots=expanded(arguments.root, home),
@@ -147,20 +147,20 @@ def _number(arguments: argparse.Namespace, key: str, least: float, most: float) 
 
 
 def _directories(given: str | None) -> tuple[Path, Path]:
-    """Where the state is and the user's home. Raises :class:`~mcpd.errors.InvalidConfig`."""
+    """Return the state directory and the user's home. Raises :class:`~mcpd.errors.InvalidConfig`."""
     paths = from_environment()
     if given is not None:
         return expanded([given], paths.home)[0], paths.home
     if os.environ.get(HOME_VARIABLE) is not None:
-        # A server of mcpd has its state directory for a home, and is told where the user's is.
+        # A server of mcpd has its state directory as HOME, and gets the user's from another variable.
         return Path.home(), paths.home
     return paths.user.state / "workstation", paths.home
 
 
 def _opened(arguments: argparse.Namespace) -> tuple[Workstation, Settings]:
-    """The workstation that *arguments* describe; with what is wrong with them for an answer to every call, if it is.
+    """Return the workstation for *arguments*; if they are invalid, one that answers every call with the error.
 
-    A client shows what a tool says, and seldom why a server has not started.
+    Clients show the errors of tools, but seldom why a server has not started.
     """
     state, home = _directories(arguments.state)
     try:
@@ -173,11 +173,11 @@ def _opened(arguments: argparse.Namespace) -> tuple[Workstation, Settings]:
 
 
 async def _serve(arguments: argparse.Namespace, lines: Log) -> int:
-    # What a command leaves behind is ours, to end it; and none of them reads what this process holds.
+    # Become the parent of orphaned processes, to end them; keep commands from reading this process's memory.
     tree.prctl(tree.PR_SET_CHILD_SUBREAPER, 1)
     tree.prctl(tree.PR_SET_DUMPABLE, 0)
     workstation, settings = _opened(arguments)
-    # What has been imported stays: to go through all of it would hold up calls for a tenth of a second each time.
+    # Exempt imported objects from garbage collection: scanning them would delay calls by 0.1 s each time.
     gc.collect()
     gc.freeze()
     return await sdk.serve(
@@ -186,7 +186,7 @@ async def _serve(arguments: argparse.Namespace, lines: Log) -> int:
 
 
 def make_server(workstation: Workstation, settings: Settings) -> Server[Any]:
-    """The SDK's server whose handlers ask *workstation*."""
+    """Return the SDK's server, with *workstation* behind its handlers."""
     handlers = Handlers(workstation, settings)
     server = sdk.make_server(
         NAME,
@@ -205,25 +205,25 @@ def make_server(workstation: Workstation, settings: Settings) -> Server[Any]:
 
 
 class Handlers:
-    """Answers the SDK's requests with what *workstation* says."""
+    """Handlers of the SDK's requests, which call *workstation*."""
 
     def __init__(self, workstation: Workstation, settings: Settings) -> None:
         self._workstation, self._settings = workstation, settings
         self._roots = ClientRoots(workstation.roots)
 
     async def list_tools(self, _ctx: sdk.Context, _params: types.PaginatedRequestParams | None) -> Any:
-        """``tools/list``."""
+        """Handle ``tools/list``."""
         return sdk.complete({"tools": self._workstation.offered})
 
     async def roots_changed(self, _ctx: sdk.Context, _params: types.NotificationParams) -> None:
-        """``notifications/roots/list_changed``."""
+        """Handle ``notifications/roots/list_changed``."""
         self._roots.changed()
 
     async def call_tool(self, ctx: sdk.Context, params: types.CallToolRequestParams) -> Any:
-        """``tools/call``."""
+        """Handle ``tools/call``."""
         try:
             if _needs_roots(ctx, params):
-                # From revision 2026-07-28 on a server asks by not answering yet; only for a call that would be run.
+                # From revision 2026-07-28 on, a server requests input by an incomplete result; only for valid calls.
                 await self._workstation.check(params.name, params.arguments or {}, client=_client(ctx))
                 return {"resultType": "input_required", "inputRequests": {_ROOTS: {"method": "roots/list"}}}
             async with sdk.Progress(ctx) as progress:
@@ -240,7 +240,7 @@ class Handlers:
             return self._failed(params.name, fault)
 
     def _failed(self, name: str, fault: McpdError) -> Any:
-        """Return the result for *fault*, or raise the JSON-RPC error, as the settings want it."""
+        """Return the result for *fault*, or raise a JSON-RPC error, depending on ``error_mapping``."""
         code = _code(fault)
         fault.data = {"tool": name, "error": fault.word, **(fault.data or {})}
         mapping = self._settings.error_mapping
@@ -283,7 +283,7 @@ def _needs_roots(ctx: sdk.Context, params: types.CallToolRequestParams) -> bool:
 
 
 async def check_roots(ctx: sdk.Context) -> None:
-    """Look at the client's answer to the question for its roots, of which the SDK would say that it is no other answer.
+    """Check the client's roots in ``inputResponses`` before the SDK does, whose error would not name the fault.
 
     Raises :class:`~mcpd.errors.InvalidArgument`.
     """
@@ -302,14 +302,14 @@ async def check_roots(ctx: sdk.Context) -> None:
 
 
 def _when_sent(done: Callable[[], None]) -> None:
-    """Have *done* called when the answer of this task was sent: the SDK's task of a request ends with that."""
+    """Call *done* when the result of this task was sent: the SDK's task of a request ends with that."""
     task = asyncio.current_task()
     if task is not None:
         task.add_done_callback(lambda _: done())
 
 
 def _told(params: types.CallToolRequestParams) -> list[str]:
-    """The URIs that the client answered with. Raises :class:`~mcpd.errors.InvalidArgument` for another answer."""
+    """Return the URIs in the client's answer. Raises :class:`~mcpd.errors.InvalidArgument` for a different answer."""
     answer = (params.input_responses or {})[_ROOTS]
     if not isinstance(answer, types.ListRootsResult):
         raise InvalidArgument(f'"inputResponses" has no roots at "{_ROOTS}"')
@@ -322,7 +322,7 @@ def _client(ctx: sdk.Context) -> str:
 
 
 def _code(fault: McpdError) -> int:
-    """The JSON-RPC code of a failed tool: an execution error, whatever the fault."""
+    """Return the JSON-RPC code for *fault*; that of an execution error if the tool itself failed."""
     if isinstance(fault, (UnknownMethod, InvalidArgument, TimedOut)) or RETRY_AFTER in (fault.data or {}):
         return fault.jsonrpc_code
     return McpdError.jsonrpc_code

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What the workstation is allowed to do, from its arguments."""
+"""Settings of the workstation, from its arguments."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class ToolNameStyle(StrEnum):
 
 
 class ToolSet(StrEnum):
-    """The tools that a client gets; their list takes room in each of its conversations."""
+    """The set of tools for a client; their list takes up context in each of its conversations."""
 
     COMMON = "common"
     """The most used ones, listed without the schemas of their results."""
@@ -31,7 +31,7 @@ class ToolSet(StrEnum):
 
 
 class ErrorMapping(StrEnum):
-    """The form in which a client gets errors; a time-out always is a JSON-RPC error."""
+    """The form in which a client gets errors; a timeout is always a JSON-RPC error."""
 
     MCP = "mcp"
     """A JSON-RPC error for a tool or arguments that cannot be used; a result with ``isError`` if the tool failed."""
@@ -43,26 +43,26 @@ class ErrorMapping(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """All of it. Paths are absolute, ``~`` filled in."""
+    """All settings. Paths are absolute, with ``~`` replaced."""
 
     roots: tuple[Path, ...]
-    """As they were configured, symlinks and all."""
+    """As configured, with symlinks."""
     toolchains: tuple[Path, ...]
-    """Directories that commands may read, whose ``bin``, or they themselves, come first in PATH."""
+    """Directories that commands may read; their ``bin``, or they themselves, come first in PATH."""
     home: Path
-    """The user's, where git's configuration is."""
+    """The user's home, with git's configuration."""
     state: Path
-    """Where the audit trail is, and the home of commands."""
+    """Directory of the audit log, and of the home of commands."""
     confined: bool = False
-    """True if this process sees no more than the roots anyway, in mcpd's sandbox."""
+    """True if this process runs in mcpd's sandbox, which contains only the roots."""
     problem: str = ""
-    """Why nothing may be touched, whatever :attr:`roots` say: what is wrong with the configuration."""
+    """The error in the configuration; if there is one, no path may be accessed, whatever :attr:`roots` are."""
     allow_network: bool = False
     allow_hooks: bool = False
-    """True if git runs what a repository's own configuration names: hooks, filters, drivers."""
+    """True if git may run what a repository's configuration names: hooks, filters, drivers."""
     allow_hard_links: bool = False
     commands_write_git: bool = False
-    """True if ci tools may change git directories, which are read-only for them otherwise."""
+    """True if ci tools may change git directories, which are otherwise read-only for them."""
     tools: ToolSet = ToolSet.COMMON
     tool_name_style: ToolNameStyle = ToolNameStyle.UNDERSCORE
     error_mapping: ErrorMapping = ErrorMapping.MCP
@@ -70,4 +70,4 @@ class Settings:
     """Calls a second, of which :attr:`burst` may come at once."""
     burst: int = 60
     call_timeout: float = 1800.0
-    """Seconds that ``timeout_seconds`` of a call can be at most."""
+    """Maximum ``timeout_seconds`` of a call, in seconds."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""A tool of the workstation: its name, models and function, and what it answers."""
+"""Tools of the workstation: names, models, functions and results, and the memory that results take."""
 
 from __future__ import annotations
 
@@ -22,24 +22,24 @@ if TYPE_CHECKING:
 
 
 class Arguments(BaseModel):
-    """What a tool takes. A field that may be left out has a default; nothing else is accepted."""
+    """Base of the arguments of a tool. Optional fields have a default; unknown ones are refused."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 class Result(BaseModel):
-    """What a tool says in ``structuredContent``. A field that is None is left out."""
+    """Base of the ``structuredContent`` of a tool. Fields that are None are omitted."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a call comes to."""
+    """The result of a call, with its content blocks."""
 
     result: Result
     content: tuple[dict[str, Any], ...] = ()
-    """The content blocks; without any, *result* as JSON is the text."""
+    """The content blocks; if empty, *result* as JSON is the text."""
 
 
 Run: TypeAlias = "Callable[[Call, Any], Coroutine[Any, Any, Answer]]"
@@ -47,11 +47,11 @@ Run: TypeAlias = "Callable[[Call, Any], Coroutine[Any, Any, Answer]]"
 
 @dataclass(frozen=True)
 class Tool:
-    """One tool.
+    """A tool.
 
-    *run* is given the call and the *arguments* model, and raises McpdError. *read_only*, *destructive*, *idempotent*
-    and *open_world* are the annotations of the MCP specification. A tool whose arguments have ``timeout_seconds`` may
-    take that long, all others as long as the settings say.
+    *run* is called with the call and the *arguments* model, and raises McpdError. *read_only*, *destructive*,
+    *idempotent* and *open_world* are the annotations of the MCP specification. A tool whose arguments have
+    ``timeout_seconds`` may take that long, all others :data:`~mcpd.servers.workstation.workstation.SECONDS`.
     """
 
     name: str
@@ -77,11 +77,11 @@ class Tool:
 
     @cached_property
     def validator(self) -> Draft202012Validator:
-        """What holds arguments against the schema."""
+        """The validator of arguments against the schema."""
         return validator_of(self.input_schema)
 
     def offered(self, name: str, *, results: bool) -> dict[str, Any]:
-        """Return the tool as ``tools/list`` shows it, under *name*; with *results*, with the schema of its result."""
+        """Return the tool as listed by ``tools/list`` under *name*; with *results*, including its output schema."""
         return {
             "name": name,
             "title": self.title,
@@ -99,13 +99,13 @@ class Tool:
 
 
 MOST: Final = 64 * 1024 * 1024
-"""Bytes of all answers; a call that begins waits until there is room."""
+"""Maximum size of all pending results in bytes; further calls wait."""
 EACH: Final = 4 * 1024 * 1024
-"""Bytes that are taken for an answer until it is there."""
+"""Bytes reserved for a result before its size is known."""
 
 
 class Answers:
-    """Those of one server."""
+    """Memory of the pending results of one server."""
 
     def __init__(self, most: int = MOST, each: int = EACH) -> None:
         self._most, self._each = most, each
@@ -113,7 +113,7 @@ class Answers:
         self._room = asyncio.Event()
 
     async def share(self, *, small: bool = False) -> Share:
-        """Room for one more, as soon as there is; *small* ones are not counted before they are there."""
+        """Reserve memory for another result, waiting until there is enough; *small* results reserve none in advance."""
         each = 0 if small else self._each
         while self._taken and self._taken + each > self._most:
             self._room.clear()
@@ -121,20 +121,20 @@ class Answers:
         return Share(self, each)
 
     def change(self, more: int) -> None:
-        """Take *more* bytes, or give back what is less than none."""
+        """Add *more* bytes to those taken; a negative number releases some."""
         self._taken += more
         if more < 0:
             self._room.set()
 
 
 class Share:
-    """What one answer takes."""
+    """Memory taken by one result."""
 
     def __init__(self, answers: Answers, size: int) -> None:
         self._answers, self._size = answers, 0
         self.is_now(size)
 
     def is_now(self, size: int) -> None:
-        """It takes *size* bytes: none when it was sent."""
+        """Set its size in bytes: 0 when the result was sent."""
         self._answers.change(size - self._size)
         self._size = size

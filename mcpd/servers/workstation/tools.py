@@ -26,5 +26,5 @@ _COMMON: Final = (
 
 
 def tools_of(chosen: ToolSet) -> tuple[Tool, ...]:
-    """Return the tools that *chosen* stands for."""
+    """Return the tools of the set *chosen*."""
     return TOOLS if chosen is ToolSet.ALL else tuple(tool for tool in TOOLS if tool.name in _COMMON)

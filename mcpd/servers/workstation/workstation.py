@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The workstation: its tools, and what every call of one goes through, in this order.
+"""The workstation: its tools, and the steps of each call.
 
-The rate is held, the name looked up, the arguments checked against the schema, the client's roots asked for, what
-changes something recorded before; then the tool runs, for as long as all of this may take; and every call is recorded,
-however it ended.
+In this order: the rate is limited, the tool looked up, its arguments checked against the schema, the client's roots
+requested and, for a tool that changes something, the beginning recorded; then the tool runs, until the time limit.
+Every call is recorded, however it ended.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ if TYPE_CHECKING:
     from mcpd.servers.workstation.tool import Answer, Arguments, Tool
 
 SECONDS: Final = 30.0
-"""What a call may take whose tool has no ``timeout_seconds``."""
+"""Time limit in seconds of tools without ``timeout_seconds``."""
 RETRY_AFTER: Final = "retry_after"
 SUMMARY: Final = 0.5
-"""Seconds after a call came too fast, in which further ones go to the same line of the audit trail."""
+"""Seconds after a call above the rate, in which further ones are counted in the same line of the audit log."""
 _ENDING: Final = 10.0
-"""Seconds more for a command to be ended with all it has started."""
+"""Additional seconds for ending a command with all its processes."""
 _THREADS: Final = 16
 _SEPARATORS: Final = {ToolNameStyle.SLASH: "/", ToolNameStyle.DOT: ".", ToolNameStyle.UNDERSCORE: "_"}
 
@@ -56,7 +56,7 @@ class Workstation:
     """The tools of one client."""
 
     def __init__(self, settings: Settings, tools: Sequence[Tool]) -> None:
-        """Raises McpdError for what cannot be a root."""
+        """Open the roots. Raises McpdError for one that cannot be a root."""
         self._stack = ExitStack()
         self.roots = Roots(settings)
         for missing in self.roots.missing:
@@ -75,18 +75,18 @@ class Workstation:
             tool.offered(_styled(tool.name, settings.tool_name_style), results=settings.tools is ToolSet.ALL)
             for tool in tools
         ]
-        """What ``tools/list`` shows."""
+        """The tools as listed by ``tools/list``."""
         self._numbers = itertools.count(1)
         self._answers = Answers()
         self._running: set[asyncio.Task[Any]] = set()
         self._unrecorded: set[asyncio.Future[None]] = set()
-        """One for each call that has not been recorded yet."""
+        """One future for each call that has not been recorded yet."""
         self._held_back = 0
-        """Calls that came too fast and are not recorded yet."""
+        """Number of calls above the rate that are not recorded yet."""
         self._closing = asyncio.Event()
 
     async def close(self) -> None:
-        """End what runs."""
+        """End all running calls."""
         for task in self._running:
             task.cancel()
         self._closing.set()
@@ -96,9 +96,9 @@ class Workstation:
         self._stack.close()
 
     async def check(self, name: str, arguments: Mapping[str, Any], *, client: str = "") -> None:
-        """Raise what :meth:`call` would before it asks for the roots.
+        """Raise the errors that :meth:`call` would raise before it requests the roots.
 
-        What passes neither counts nor is recorded: it is not the call yet.
+        A valid call is neither counted nor recorded: it comes again with the roots.
         """
         self._hold_the_rate(client)
         with self._recording():
@@ -120,10 +120,10 @@ class Workstation:
         progress: Progress | None = None,
         when_sent: Callable[[Callable[[], None]], None] | None = None,
     ) -> dict[str, Any]:
-        """The result of ``tools/call`` for *client*, who may touch what *jail* says. Raises McpdError.
+        """Return the result of ``tools/call`` for *client*, which may access *jail*. Raises McpdError.
 
-        Of a call that came too fast ``data`` says in how many seconds to try again (``retry_after``). *when_sent* is
-        given what to call when the result was sent, as its memory is counted till then.
+        The error of a call above the rate has the seconds to wait in ``data`` (``retry_after``). *when_sent* is called
+        with a function to call when the result was sent, as its memory is counted until then.
         """
         self._hold_the_rate(client)
         with self._recording(), ExitStack() as taken:
@@ -134,7 +134,7 @@ class Workstation:
                 await entry.end(fault.word, fault.message)
                 raise
             except BaseException as error:
-                # Nobody waits for it any more, or it is a fault of ours.
+                # The call was cancelled, or this is an internal error.
                 await asyncio.shield(entry.end("Cancelled" if isinstance(error, asyncio.CancelledError) else "Failed"))
                 raise
             await entry.end("")
@@ -151,7 +151,7 @@ class Workstation:
         progress: Progress | None,
         taken: ExitStack,
     ) -> dict[str, Any]:
-        """What :meth:`call` says, within the rate; *taken* is for what gives back the memory of it."""
+        """Run the tool as :meth:`call` does, within the rate; *taken* gets the callback that releases the memory."""
         began = time.monotonic()
         tool, given, seconds = await self._prepared(name, arguments, entry)
         async with self._in_time(began, seconds):
@@ -181,7 +181,7 @@ class Workstation:
         return result
 
     async def _prepared(self, name: str, arguments: Mapping[str, Any], entry: _Entry) -> tuple[Tool, Arguments, float]:
-        """The tool, its arguments, and the seconds that the call may take. Raises McpdError."""
+        """Return the tool, its arguments, and the call's time limit in seconds. Raises McpdError."""
         tool = self._tool(name)
         entry.tool, entry.strict = tool.name, tool.read_only
         async with self._in_time(time.monotonic(), SECONDS):
@@ -189,14 +189,14 @@ class Workstation:
         return tool, given, self._seconds(given)
 
     async def _out_of_the_way(self, function: Callable[[], T], *about: object) -> T:
-        """What *function* says: in a thread if what it is *about* is so large that others would have to wait."""
+        """Run *function* and return its result; in a thread if the objects *about* are so large that it takes long."""
         if not is_large(about):
             return function()
         return await asyncio.get_running_loop().run_in_executor(self._executor, function)
 
     @asynccontextmanager
     async def _in_time(self, began: float, seconds: float) -> AsyncIterator[None]:
-        """Raise :class:`~mcpd.errors.TimedOut` *seconds* after *began*, and end at :meth:`close`."""
+        """Raise :class:`~mcpd.errors.TimedOut` *seconds* after *began*, and cancel at :meth:`close`."""
         task = cast("asyncio.Task[Any]", asyncio.current_task())
         self._running.add(task)
         try:
@@ -211,7 +211,7 @@ class Workstation:
 
     @contextmanager
     def _recording(self) -> Iterator[None]:
-        """Have :meth:`close` wait for what is recorded of a call."""
+        """Make :meth:`close` wait until the call was recorded."""
         recorded: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._unrecorded.add(recorded)
         try:
@@ -243,7 +243,7 @@ class Workstation:
             raise fault
 
     async def _record_held_back(self, client: str) -> None:
-        """Record in one line how many calls of *client* come too fast within :data:`SUMMARY` seconds."""
+        """Record in one line how many calls of *client* exceed the rate within :data:`SUMMARY` seconds."""
         with suppress(TimeoutError):
             async with asyncio.timeout(SUMMARY):
                 await self._closing.wait()
@@ -261,7 +261,7 @@ class Workstation:
             log.error("%s: %s", fault.message, json.dumps(fields))  # noqa: TRY400 - it is no fault of the program's
 
     def _seconds(self, given: Arguments) -> float:
-        """What the call may take."""
+        """Return the call's time limit in seconds. Raises :class:`~mcpd.errors.InvalidArgument` if it is too long."""
         asked = getattr(given, "timeout_seconds", None)
         if asked is None:
             return SECONDS
@@ -275,13 +275,13 @@ class Workstation:
         return float(asked)
 
     async def _answer(self, work: Coroutine[Any, Any, Answer], call: Call) -> Answer:
-        """What *work* comes to, in time."""
+        """Return the result of *work*, within the time limit."""
         task = asyncio.create_task(work)
         self._running.add(task)
         try:
             await asyncio.wait({task}, timeout=call.left)
             if not task.done() and call.runs_command:
-                # It is being ended with all it has started, and says itself that it took too long.
+                # Its command is being ended with all its processes, and then raises TimedOut itself.
                 await asyncio.wait({task}, timeout=_ENDING)
             if not task.done():
                 raise call.timed_out()
@@ -296,25 +296,25 @@ class Workstation:
 
 
 class _Entry:
-    """What the audit trail has of one call."""
+    """The lines of the audit log about one call."""
 
     def __init__(self, audit: Audit, number: int, name: str, client: str, named: Named) -> None:
         self.tool = printable(name)
         self.strict = False
-        """Whether a good end that cannot be recorded is an error: nothing else says that there was such a call."""
+        """True if a successful end that cannot be recorded is an error: no other line records the call."""
         self.named = named
         self._audit = audit
         self._began = time.monotonic()
         self._fields: dict[str, JsonValue] = {"call": number, "client": printable(client)}
 
     async def begin(self) -> None:
-        """Record that it begins. Raises McpdError, and then it must not."""
+        """Record the beginning. Raises McpdError if that fails; the tool must not run then."""
         await self._audit.record({"event": "begin", "tool": self.tool, **self._fields}, self.named)
 
     async def end(self, error: str, message: str = "") -> None:
-        """Record how it ended, with *error* unless that is empty.
+        """Record the end, with *error* and *message* if it failed.
 
-        Raises McpdError for a good end that has to be recorded, and logs otherwise.
+        Raises McpdError if a successful end that has to be recorded cannot be; otherwise that is logged.
         """
         said: dict[str, JsonValue] = {"error": error, "message": printable(message)} if error else {}
         taken = round((time.monotonic() - self._began) * 1000, 1)
@@ -328,12 +328,12 @@ class _Entry:
 
 
 def _styled(name: str, style: ToolNameStyle) -> str:
-    """Return the tool's *name*, ``filesystem_read``, as it is written in *style*."""
+    """Return the tool's *name*, such as ``filesystem_read``, in *style*."""
     return name.replace("_", _SEPARATORS[style], 1)
 
 
 def _result(answer: Answer) -> tuple[dict[str, Any], int]:
-    """*answer* as it is sent, and about how much memory that takes."""
+    """Return *answer* as it is sent, and its approximate size in memory in bytes."""
     structured = answer.result.model_dump(mode="json", exclude_none=True)
     content = [*answer.content] or [{"type": "text", "text": json.dumps(structured, ensure_ascii=False)}]
     result = {"content": content, "structuredContent": structured}

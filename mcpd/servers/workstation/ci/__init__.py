@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The tools ci/*: what projects below the roots are built, tested and checked with, and what it says."""
+"""The ci tools: build, test and check projects below the roots, and parse the output."""
 
 from __future__ import annotations
 

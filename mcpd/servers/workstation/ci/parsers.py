@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """Diagnostics from the output of build tools, compilers, linters and test runners.
 
-What a project runs is not known from its ecosystem alone: ``make`` may run anything, and ``npm test`` a compiler of C.
-So each line is shown to the readers of all formats, the most particular first, until one understands it.
+The ecosystem alone does not determine what a project runs: ``make`` may run anything, and ``npm test`` a C compiler.
+So each line is passed to the parsers of all formats, the most specific first, until one understands it.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ TELLING: Final = {
     "pytest": ("test session starts", "short test summary info", "warnings summary", "= FAILURES ="),
     "ruff": ("ruff", "All checks passed!", "\nFound "),
 }
-"""What in the output tells two programs apart that print the same format."""
+"""Words in the output that distinguish programs with the same format."""
 
 _READERS: Final[tuple[type[Reader], ...]] = (
     Directories,
@@ -60,34 +60,34 @@ _READERS: Final[tuple[type[Reader], ...]] = (
 )
 _SURROGATES: Final = re.compile("[\ud800-\udfff]")
 MAX_LINES: Final = 20_000
-"""Lines that are looked at, the last ones."""
+"""Maximum number of lines to parse, at the end."""
 MAX_TEXT: Final = 1024 * 1024
-"""Characters that the readers of text look at, the last ones."""
+"""Maximum number of characters to parse as text, at the end."""
 _MAX_LINE: Final = 4096
-"""Characters of a line of text that are looked at."""
+"""Maximum number of characters to parse of a line of text."""
 _MAX_BLANK: Final = 3
-"""Blank lines after each other that mean more than fewer of them."""
+"""Number of consecutive blank lines above which further ones make no difference."""
 _BETWEEN_CHECKS: Final = 256
-"""Lines."""
+"""Lines between two checks whether the call is over."""
 
 
 @dataclass(frozen=True, slots=True)
 class Parsed:
-    """What was found in output."""
+    """The diagnostics found in output."""
 
     diagnostics: list[Diagnostic]
-    """Each once, in order."""
+    """Unique, in order."""
     truncated: bool
-    """True if there may be more: not all of the output was looked at, or too much was found."""
+    """True if there may be more: some output was not parsed, or too much was found."""
 
 
 def parse(ecosystem: str, output: str, directory: str, *, check: Callable[[], None] = lambda: None) -> Parsed:
-    """The diagnostics in *output*: at most 1000 of each severity.
+    """Return the diagnostics in *output*: at most 1000 of each severity.
 
     *output* is that of a command that ran in *directory*, an absolute path, without escape sequences. Files in the
-    directory are named relative to it. *ecosystem* tells programs apart that say the same. What is not understood is
-    passed over. *check* is called every now and then, and ends it by raising. Whatever the output is, the time is
-    bounded by :data:`MAX_LINES` and :data:`MAX_TEXT`.
+    directory are named relative to it. *ecosystem* distinguishes programs with the same messages. Lines that no parser
+    understands are ignored. *check* is called regularly and may raise to cancel. The time is bounded by
+    :data:`MAX_LINES` and :data:`MAX_TEXT`, whatever the output is.
     """
     output = _SURROGATES.sub("\ufffd", output)
     words = frozenset(word for word, signs in TELLING.items() if any(sign in output for sign in signs))
@@ -113,7 +113,7 @@ def parse(ecosystem: str, output: str, directory: str, *, check: Callable[[], No
 
 
 def _start(lines: Sequence[str]) -> int:
-    """The index of the first of *lines* that is looked at."""
+    """Return the index of the first of *lines* to parse."""
     left = MAX_TEXT
     for index in range(len(lines) - 1, -1, -1):
         line = lines[index]

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""A project's directory: its files, the tasks that they define, and what an ecosystem can do with it.
+"""The directory of a project: its files, the tasks that they define, and the commands that an ecosystem has for it.
 
 The names of tasks are read from the text of the files. Nothing is evaluated, as most of these files are programs: names
-that a program computes, included files and tasks defined in loops are not seen.
+that a program computes, included files and tasks defined in loops are not found.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ if TYPE_CHECKING:
     from mcpd.servers.workstation.jail import Place
 
 MAX_TASKS: Final = 500
-"""Tasks of one file."""
+"""Maximum number of tasks in one file."""
 _MAX_NAME: Final = 120
 _MAX_PIECES: Final = 32
-"""Parts of one entry of an ``envlist``, in braces or between them."""
+"""Maximum number of parts of one entry of an ``envlist``, in and between braces."""
 
 _STRING: Final = r'"[^"\\]*(?:\\.[^"\\]*)*"?'
 _COMMENT: Final = re.compile(rf"({_STRING})|//[^\n]*|/\*.*?(?:\*/|\Z)", re.DOTALL)
@@ -59,11 +59,11 @@ _GRADLE: Final = re.compile(
 _ZIG: Final = re.compile(r"""\.step\(\s*"([^"\\\n]+)"\s*,\s*"([^"\\\n]*)""")
 
 Named: TypeAlias = tuple[str, str]
-"""A task's name and what it is for."""
+"""The name and description of a task."""
 
 
 def plain_json(text: str) -> str:
-    """*text*, JSON with comments and commas after the last member, as plain JSON."""
+    """Return *text*, JSON with comments and trailing commas, as plain JSON."""
     return _LAST_COMMA.sub(_string_only, _COMMENT.sub(_string_only, text))
 
 
@@ -72,7 +72,7 @@ def _string_only(match: re.Match[str]) -> str:
 
 
 def usable(tasks: Iterable[Named]) -> list[Named]:
-    """Those of *tasks* that an argument can name, each once."""
+    """Return the *tasks* that can be named in an argument, without duplicates."""
     found: dict[str, str] = {}
     for name, description in tasks:
         if 0 < len(name) <= _MAX_NAME and name.isprintable() and not name.startswith("-") and name.strip() == name:
@@ -83,11 +83,11 @@ def usable(tasks: Iterable[Named]) -> list[Named]:
 
 
 def makefile_targets(text: str) -> tuple[list[Named], str | None]:
-    """The explicit targets of a makefile, and which of them ``make`` alone makes.
+    """Return the explicit targets of a makefile, and its default target.
 
     A target is a plain name before the first colon of a line that neither begins with a tab nor assigns a variable;
-    pattern rules, special targets (``.PHONY``) and names with ``$`` are left out. Conditionals are not looked at, and
-    ``define`` blocks are skipped. What follows ``##`` describes the target.
+    pattern rules, special targets (``.PHONY``) and names with ``$`` are ignored. Conditionals are not evaluated, and
+    ``define`` blocks are skipped. Text after ``##`` describes the target.
     """
     targets: list[Named] = []
     default: str | None = None
@@ -119,7 +119,7 @@ def _targets_of(line: str) -> list[Named]:
 
 
 def just_recipes(text: str) -> list[Named]:
-    """The recipes of a justfile that can be called, with the comment above each; private ones are left out."""
+    """Return the recipes of a justfile that can be called, each with the comment above it; not private ones."""
     found: list[Named] = []
     comment = ""
     private = False
@@ -140,7 +140,7 @@ def just_recipes(text: str) -> list[Named]:
 
 
 def taskfile_tasks(text: str) -> list[Named]:
-    """The tasks of a Taskfile that can be called: the keys one step below ``tasks:``; internal ones are left out."""
+    """Return the tasks of a Taskfile that can be called: the keys one level below ``tasks:``; not internal ones."""
     found: dict[str, str] = {}
     name = step = None
     for line in f"\n{text}".partition("\ntasks:")[2].splitlines()[1:]:
@@ -165,7 +165,7 @@ def taskfile_tasks(text: str) -> list[Named]:
 
 
 def rake_tasks(text: str) -> list[Named]:
-    """The tasks of a Rakefile with their namespaces, which are told by indentation, and their ``desc``."""
+    """Return the tasks of a Rakefile with their namespaces, determined by indentation, and their ``desc``."""
     found: list[Named] = []
     spaces: list[tuple[int, str]] = []
     description = ""
@@ -189,7 +189,7 @@ def rake_tasks(text: str) -> list[Named]:
 
 
 def nox_sessions(text: str) -> list[Named]:
-    """The sessions of a noxfile: functions under ``@nox.session``, called as its ``name=`` says or as they are."""
+    """Return the sessions of a noxfile: functions under ``@nox.session``, named by ``name=`` or themselves."""
     found: list[Named] = []
     decorated: str | None = None
     for line in text.splitlines():
@@ -206,7 +206,7 @@ def nox_sessions(text: str) -> list[Named]:
 
 
 def gradle_tasks(text: str) -> list[Named]:
-    """The tasks that a Gradle script registers by name; not those of its plugins."""
+    """Return the tasks that a Gradle script registers by name; not those of its plugins."""
     matches = (
         _GRADLE.match(line.strip()) or _GRADLE.match(line.partition("=")[2].strip()) for line in text.splitlines()
     )
@@ -214,14 +214,14 @@ def gradle_tasks(text: str) -> list[Named]:
 
 
 def zig_steps(text: str) -> list[Named]:
-    """The steps that a ``build.zig`` defines with strings."""
+    """Return the steps that a ``build.zig`` defines with string literals."""
     return usable((match[1], match[2]) for match in _ZIG.finditer(text))
 
 
 def ini_sections(text: str) -> dict[str, dict[str, str]]:
-    """The sections of *text* as Python's tools write their settings.
+    """Return the sections of *text*, in the INI format of Python's tools.
 
-    Raises ValueError for what is no such file.
+    Raises ValueError if it is invalid.
     """
     parser = configparser.ConfigParser(interpolation=None, strict=False)
     try:
@@ -232,7 +232,7 @@ def ini_sections(text: str) -> dict[str, dict[str, str]]:
 
 
 def tox_environments(sections: Mapping[str, Mapping[str, str]]) -> list[Named]:
-    """The environments of a ``tox.ini``: those of its ``envlist`` and those that have a section."""
+    """Return the environments of a ``tox.ini``: those in its ``envlist`` and those with a section."""
     own = {**sections.get("tox", {}), **sections.get("tox:tox", {})}
     names = dict.fromkeys(expanded(own.get("envlist") or own.get("env_list") or ""), "")
     for section, settings in sections.items():
@@ -242,7 +242,7 @@ def tox_environments(sections: Mapping[str, Mapping[str, str]]) -> list[Named]:
 
 
 def expanded(listed: str) -> list[str]:
-    """The names of a tox ``envlist``: ``py{311,312}-x, lint`` is three."""
+    """Return the names in a tox ``envlist``: ``py{311,312}-x, lint`` has three."""
     found: list[str] = []
     for part in _outside_braces(listed):
         pieces = itertools.islice(_braces(part), _MAX_PIECES)
@@ -266,7 +266,7 @@ def _outside_braces(listed: str) -> Iterator[str]:
 
 
 def _braces(part: str) -> Iterator[tuple[str, bool]]:
-    """The pieces of *part*, and whether each stood in braces."""
+    """Yield the pieces of *part*, and whether each was in braces."""
     while part:
         before, opened, rest = part.partition("{")
         yield before, False
@@ -276,22 +276,22 @@ def _braces(part: str) -> Iterator[tuple[str, bool]]:
 
 
 MAX_FILE: Final = 1024 * 1024
-"""Bytes of a file that is read; a project's own description is far smaller."""
+"""Maximum size in bytes of a file to read; the files of projects are far smaller."""
 MAX_SETTINGS: Final = 256 * 1024
-"""Characters of JSON, TOML or INI that are parsed: that takes longer than reading does."""
+"""Maximum length of JSON, TOML or INI to parse, in characters: parsing takes longer than reading."""
 _MAX_SAME: Final = 64
-"""Names with one suffix that are looked at."""
+"""Maximum number of files with the same suffix to examine."""
 
 
 class Project:
-    """One directory. A file that cannot be read is as good as absent, and :attr:`problems` says why."""
+    """The directory of a project. A file that cannot be read is treated as missing and noted in :attr:`problems`."""
 
     def __init__(self, call: Call, place: Place, fd: int) -> None:
         self.place = place
         self.network = call.settings.allow_network
-        """Whether commands may use the network."""
+        """True if commands may use the network."""
         self.home = str(call.settings.state / "home")
-        """What HOME is for commands, for those that ask the password database instead."""
+        """HOME of commands, for those that use the password database instead."""
         self.problems: list[str] = []
         self._call = call
         self._fd = fd
@@ -301,22 +301,22 @@ class Project:
         self._by_suffix: dict[str, list[str]] | None = None
 
     def installed(self, program: str) -> bool:
-        """Return True if *program* is there: in the project if it has a slash, else where commands are found."""
+        """Return True if *program* exists: in the project if it contains a slash, else where commands are found."""
         if program not in self._installed:
             own = self._exists(program.removeprefix("./")) if "/" in program else None
             self._installed[program] = self._call.which(program) is not None if own is None else own
         return self._installed[program]
 
     def has(self, *paths: str) -> bool:
-        """Return True if any of *paths*, relative to the project, exists, be it as a symlink to wherever."""
+        """Return True if any of *paths*, relative to the project, exists, even as a symlink to the outside."""
         return any(self._exists(path) for path in paths)
 
     def first(self, *paths: str) -> str | None:
-        """The first of *paths* that exists."""
+        """Return the first of *paths* that exists, or None."""
         return next((path for path in paths if self._exists(path)), None)
 
     def matching(self, *patterns: str) -> list[str]:
-        """The files in the directory that are called as one of *patterns*, or end as one of the form ``*.suffix``."""
+        """Return the files in the directory whose name is one of *patterns*, or ends like a pattern ``*.suffix``."""
         found = []
         for pattern in patterns:
             if pattern.startswith("*."):
@@ -326,11 +326,11 @@ class Project:
         return found
 
     def ini(self, name: str) -> Mapping[str, Mapping[str, str]]:
-        """The sections of *name*; empty if it cannot be read."""
+        """Return the sections of the file *name*; empty if it cannot be read."""
         return self._parsed(name, ini_sections)
 
     def directories(self, most: int) -> list[str]:
-        """The names of at most *most* directories in it, sorted; no hidden ones, and no symlinks."""
+        """Return the names of at most *most* subdirectories, sorted, without hidden ones and symlinks."""
         found = []
         with translated(self.place, "listing"), os.scandir(self._fd) as entries:
             for entry in entries:
@@ -343,17 +343,17 @@ class Project:
         return sorted(found)
 
     def text(self, name: str) -> str | None:
-        """What the file *name* says, with U+FFFD for what is no UTF-8; None if it cannot be read or is not there."""
+        """Return the text of the file *name*, with U+FFFD for invalid UTF-8; None if it cannot be read."""
         if name not in self._texts:
             self._texts[name] = self._read(name) if self._exists(name) else None
         return self._texts[name]
 
     def toml(self, name: str) -> Mapping[str, Any]:
-        """The tables of *name*; empty if it cannot be read."""
+        """Return the tables of the file *name*; empty if it cannot be read."""
         return self._parsed(name, parse_toml)
 
     def json(self, name: str) -> Mapping[str, Any]:
-        """The object of *name*, which may have comments; empty if it cannot be read."""
+        """Return the JSON object in the file *name*, which may have comments; empty if it cannot be read."""
         return self._parsed(name, lambda text: json.loads(plain_json(text)))
 
     def _exists(self, path: str, *, or_directory: bool = True) -> bool:
@@ -398,7 +398,7 @@ class Project:
         return data.decode("utf-8-sig", "replace")
 
     def _parsed(self, name: str, parse: Callable[[str], object]) -> Mapping[str, Any]:
-        """What *name* says, which is parsed once: several ecosystems ask for the same file, each in the same way."""
+        """Return the parsed content of *name*, cached, as several ecosystems read the same file in the same way."""
         if name not in self._read_as:
             self._call.check()
             self._read_as[name] = self._parsed_now(name, parse)
@@ -423,12 +423,12 @@ class Project:
 
 
 SUFFIXES: Final = frozenset({".sln", ".slnx", ".csproj", ".fsproj", ".vbproj", ".cabal"})
-"""The only ones that :meth:`Project.matching` knows: a directory may have very many names."""
+"""The only suffixes that :meth:`Project.matching` supports, as a directory may contain very many files."""
 
 
 @contextmanager
 def opened_project(call: Call, place: Place) -> Iterator[Project]:
-    """The project in the directory *place*; raises McpdError if that is none."""
+    """Yield the project in the directory *place*; raises McpdError if it is not a directory."""
     with call.jail.directory(place) as fd:
         yield Project(call, place, fd)
 
@@ -442,7 +442,7 @@ def _is_in(directory: int, name: str, *, or_directory: bool) -> bool:
 
 
 def table(found: Mapping[str, Any], *keys: str) -> Mapping[str, Any]:
-    """The table below *keys*, one in the other; empty if there is none."""
+    """Return the table at the path *keys*; empty if there is none."""
     for key in keys:
         inner = found.get(key)
         if not isinstance(inner, dict):
@@ -452,7 +452,7 @@ def table(found: Mapping[str, Any], *keys: str) -> Mapping[str, Any]:
 
 
 Kind: TypeAlias = Literal["check", "build", "test", "lint", "restore"]
-"""What a command is for. "check" looks at the code without running it, as far as the ecosystem can do that."""
+"""The purpose of a command. "check" examines the code without running it, as far as the ecosystem supports that."""
 KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
 
 USUAL: Final[Mapping[Kind, tuple[str, ...]]] = {
@@ -462,38 +462,38 @@ USUAL: Final[Mapping[Kind, tuple[str, ...]]] = {
     "lint": ("lint", "lint:check"),
     "restore": ("restore", "deps"),
 }
-"""What tasks for a kind of command are usually called, the best first."""
+"""Usual names of tasks for each kind of command, the best first."""
 
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """One way to do something."""
+    """A command for one kind, or for a task."""
 
     argv: tuple[str, ...]
     """The program and its arguments. A program with a slash is a file of the project."""
     separator: tuple[str, ...] = ()
-    """What stands before further arguments, if there are any, so that they reach whom they are for."""
+    """Arguments to insert before the caller's, if there are any, so that they reach the intended program."""
     machine: tuple[str, ...] = ()
-    """What makes the program write for programs; stands after :attr:`argv`."""
+    """Arguments after :attr:`argv` that select machine-readable output."""
     before: tuple[tuple[str, ...], ...] = ()
     """Commands that have to succeed first."""
     needs: tuple[str, ...] = ()
-    """Further programs that have to be there."""
+    """Further programs that are required."""
     env: Mapping[str, str] = field(default_factory=dict)
 
     def full(self, arguments: Iterable[str], *, machine: bool = False) -> tuple[str, ...]:
-        """The whole command, with the caller's *arguments*."""
+        """Return the whole command, with the caller's *arguments*."""
         extra = tuple(arguments)
         argv = self.argv + self.machine if machine else self.argv
         return argv + self.separator + extra if extra else argv
 
     def after(self, *commands: tuple[str, ...]) -> Recipe:
-        """The same, with *commands* before it."""
+        """Return the same recipe with *commands* before it."""
         return replace(self, before=commands + self.before)
 
     @property
     def programs(self) -> tuple[str, ...]:
-        """All that have to be there. A file of the project that is made by what is done before is not."""
+        """All required programs, without files of the project that the commands before create."""
         called = [command[0] for command in (*self.before, self.argv)]
         made = {each for each in called[1:] if "/" in each}
         return tuple(dict.fromkeys((*(each for each in called if each not in made), *self.needs)))
@@ -501,7 +501,7 @@ class Recipe:
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """Something with a name that a project defines for itself."""
+    """A named task that a project defines."""
 
     name: str
     recipe: Recipe
@@ -510,27 +510,27 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """What an ecosystem has for one project."""
+    """The commands and tasks that an ecosystem has for one project."""
 
     commands: Mapping[Kind, tuple[Recipe, ...]] = field(default_factory=dict)
-    """The best first: the first whose programs are there is taken."""
+    """Alternatives for each kind, the best first; the first whose programs are installed is used."""
     tasks: tuple[Task, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Ecosystem:
-    """One of the table."""
+    """A row of the table of ecosystems."""
 
     name: str
     title: str
     markers: tuple[str, ...]
     """Names of files, or ``*.suffix``: a directory with any of them may be such a project."""
     inspect: Callable[[Project], Offer | None]
-    """Says what it offers a project that has a marker; None if it is none after all."""
+    """Returns the offer for a project that has a marker, or None if it is not of this ecosystem."""
 
 
 def usual(tasks: Iterable[Task], names: Mapping[Kind, tuple[str, ...]] = USUAL) -> dict[Kind, tuple[Recipe, ...]]:
-    """Commands from those of *tasks* that are called as such tasks are."""
+    """Return commands from the *tasks* that have a usual name."""
     known = {task.name: task.recipe for task in tasks}
     return {
         kind: tuple(known[name] for name in called if name in known)
@@ -542,7 +542,7 @@ def usual(tasks: Iterable[Task], names: Mapping[Kind, tuple[str, ...]] = USUAL) 
 def fixed(
     commands: Mapping[Kind, Recipe | tuple[str, ...] | tuple[Recipe, ...]],
 ) -> Callable[[Project], Offer]:
-    """An :attr:`Ecosystem.inspect` for tools that are called the same way in every project."""
+    """Return an :attr:`Ecosystem.inspect` for tools that are called in the same way in every project."""
     offer = Offer({kind: _recipes(each) for kind, each in commands.items()})
     return lambda _: offer
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Find what a project is built, tested and checked with, and run it."""
+"""Detect the commands that build, test and check a project, and run them."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ if TYPE_CHECKING:
     from mcpd.servers.workstation.jail import Place
 
 _MAX_BELOW: Final = 200
-"""Directories that are looked into."""
+"""Maximum number of subdirectories to examine."""
 _NO_PROJECTS: Final = frozenset({"build", "node_modules", "target", "vendor", "venv"})
-"""What has projects of others."""
+"""Names of directories with projects of others."""
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """How something is done."""
+    """The recipe chosen for a command."""
 
     recipe: Recipe
     missing: tuple[str, ...]
-    """Programs of it that are not there."""
+    """Its programs that are not installed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Detection:
-    """What was found in a directory."""
+    """The ecosystems detected in a directory."""
 
     place: Place
     found: tuple[Found, ...]
@@ -63,7 +63,7 @@ class Detection:
 
 
 def detect(call: Call, path: str) -> Detection:
-    """Look at the directory *path*; its files are read, nothing is run. Raises McpdError for what is no directory."""
+    """Detect the projects in the directory *path* from its files, without running anything. Raises McpdError."""
     place = call.jail.place(path)
     with opened_project(call, place) as project:
         found = tuple(each for ecosystem in ECOSYSTEMS if (each := _find(call, project, ecosystem)) is not None)
@@ -71,14 +71,14 @@ def detect(call: Call, path: str) -> Detection:
 
 
 def projects_below(call: Call, place: Place) -> tuple[str, ...]:
-    """The names of directories in the directory *place* that have a marker of some ecosystem."""
+    """Return the names of the subdirectories of *place* that have a marker of some ecosystem."""
     markers = tuple(dict.fromkeys(marker for ecosystem in ECOSYSTEMS for marker in ecosystem.markers))
     found = []
     with opened_project(call, place) as project:
         for name in project.directories(_MAX_BELOW):
             if name in _NO_PROJECTS:
                 continue
-            # Renamed meanwhile, or not ours to look into: none that could be used.
+            # The directory was renamed meanwhile, or is not accessible: its project could not be used.
             with (
                 suppress(NotFound, InvalidArgument, NotAuthorized, ReadOnly),
                 opened_project(call, place.child(name)) as below,
@@ -113,19 +113,19 @@ _SEQUENCES: Final = re.compile(
     r"|\x1b[ -/]*[0-~]"
     r"|\x1b"
 )
-"""ECMA-48. Where one does not end it is only its beginning; no part can match in two ways."""
+"""Escape sequences of ECMA-48. An unterminated one matches only at its beginning; no part can match in two ways."""
 _CONTROLS: Final = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
 _OVERWRITTEN: Final = re.compile(r"^.*\r(?!$)", re.MULTILINE)
 _PIECE: Final = 64 * 1024
 _FIRST_LINE: Final = 4096
-"""Bytes that are left out at most so that a line is whole."""
+"""Maximum number of bytes to omit so that the output begins with a whole line."""
 _CONTINUATION: Final = range(0x80, 0xC0)
 
 
 def plain(text: str) -> str:
-    """*text* without escape sequences and control characters; of a line that is written over, what it is at last.
+    """Return *text* without escape sequences and control characters; an overwritten line has its final text.
 
-    It is looked at in pieces, of whole lines where these are not very long: other threads wait while one is.
+    The text is processed in pieces, of whole lines unless these are very long, as each piece blocks other threads.
     """
     pieces = []
     start = 0
@@ -142,9 +142,9 @@ def _plain(text: str) -> str:
 
 
 def end_of(data: bytes, most: int, *, is_cut: bool = False) -> tuple[str, bool]:
-    """The last *most* bytes of *data* as plain text that begins with a line, and whether there was more.
+    """Return the last *most* bytes of *data* as plain text that begins with a line, and whether there was more.
 
-    With *is_cut* something before *data* is missing already. A long line is cut where it has to be.
+    With *is_cut*, data before *data* is missing already. A long line is cut anywhere.
     """
     cut = data[-most:] if most else b""
     is_cut |= len(cut) < len(data)
@@ -158,7 +158,7 @@ def end_of(data: bytes, most: int, *, is_cut: bool = False) -> tuple[str, bool]:
 
 
 def last_lines(text: str, most: int) -> str:
-    """The last *most* characters of *text*, from the beginning of a line if one begins there."""
+    """Return the last *most* characters of *text*, from the beginning of a line if possible."""
     if len(text) <= most:
         return text
     start = text.find("\n", len(text) - most)
@@ -166,33 +166,33 @@ def last_lines(text: str, most: int) -> str:
 
 
 _INSTEAD: Final[dict[Kind, tuple[Kind, ...]]] = {"check": ("lint", "build")}
-"""What is run where no ecosystem of the project has the kind."""
+"""Kinds to run instead if no ecosystem of the project has the kind."""
 _SHOWN: Final = 20
-"""Names in a message."""
+"""Maximum number of names in a message."""
 _PAUSE: Final = 0.25
-"""Seconds between two reports."""
+"""Seconds between two progress reports."""
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A command that has ended, well or not."""
+    """A command that has ended, whether it succeeded or failed."""
 
     ecosystem: str
     """Its name in :data:`.ecosystems.ECOSYSTEMS`."""
     argv: tuple[str, ...]
-    """The command; if one that has to come before it failed, that one."""
+    """The command; if one of the commands before it failed, that one."""
     directory: str
-    """The absolute path that it ran in."""
+    """The absolute path of its working directory."""
     exit_code: int
     seconds: float
     output: str = field(repr=False)
-    """The end of stdout and stderr in their order: without escape sequences, invalid UTF-8 replaced."""
+    """The end of stdout and stderr, interleaved: without escape sequences, invalid UTF-8 replaced."""
     truncated: bool
-    """True if there was more before."""
+    """True if there was output before that."""
 
     @property
     def summary(self) -> str:
-        """The command and how it ended, for people."""
+        """The command and its result, for people."""
         how = f"failed with exit status {self.exit_code}" if self.exit_code else "succeeded"
         return f"{shown_name(shlex.join(self.argv))} {how} after {self.seconds:g} s"
 
@@ -207,12 +207,12 @@ async def run_kind(
     most: int,
     machine: bool = False,
 ) -> Run:
-    """Run what the project in the directory *path* has for *kind*; *most* bytes of output are kept.
+    """Run the project's command for *kind* in the directory *path*; keep at most *most* bytes of the output.
 
-    *machine* asks for the program's format for programs (JSON, or one line for each finding) where the table knows
-    one. A command that fails is no error. Raises :class:`~mcpd.errors.NotFound` where no project or no command is,
-    :class:`~mcpd.errors.InvalidArgument` for an unknown *ecosystem*, :class:`~mcpd.errors.NotAuthorized` for
-    "restore" without the network, and what :meth:`.call.Call.run` does.
+    *machine* requests the program's machine-readable format (JSON, or one line for each finding) if there is one. A
+    command that fails is not an error. Raises :class:`~mcpd.errors.NotFound` without a project or command,
+    :class:`~mcpd.errors.InvalidArgument` for an unknown *ecosystem*, :class:`~mcpd.errors.NotAuthorized` for "restore"
+    without the network, and the errors of :meth:`.call.Call.run`.
     """
     if kind == "restore" and not call.settings.allow_network:
         raise NotAuthorized(
@@ -235,7 +235,7 @@ async def run_kind(
 async def run_task(
     call: Call, path: str, name: str, *, ecosystem: str | None, arguments: Sequence[str], most: int
 ) -> Run:
-    """Run the task *name* that the project in the directory *path* defines. Otherwise as :func:`run_kind`."""
+    """Run the task *name* of the project in the directory *path*. Otherwise like :func:`run_kind`."""
     detection = await call.in_thread(lambda: _detected(call, path, ecosystem))
     candidates = _candidates(detection, ecosystem)
     fit = [(found, choice) for found in candidates for task, choice in found.tasks if task.name == name]
@@ -245,7 +245,7 @@ async def run_task(
 
 
 def _detected(call: Call, path: str, ecosystem: str | None) -> Detection:
-    """The projects in *path*, of which there is at least one."""
+    """Return the projects in *path*, at least one. Raises :class:`~mcpd.errors.NotFound` without any."""
     if ecosystem is not None and ecosystem not in NAMES:
         raise InvalidArgument(f"ecosystem {printable(ecosystem)!r} is none of {', '.join(NAMES)}")
     detection = detect(call, path)
@@ -295,7 +295,7 @@ async def _run(
     *,
     machine: bool = False,
 ) -> Run:
-    """Run the first of *fit* whose programs are there."""
+    """Run the first of *fit* whose programs are installed."""
     found, choice = next(((found, choice) for found, choice in fit if not choice.missing), fit[0])
     if choice.missing:
         command = " ".join(choice.recipe.argv)
@@ -333,7 +333,7 @@ async def _run(
 
 
 def _in_project(detection: Detection, argv: tuple[str, ...]) -> tuple[str, ...]:
-    """*argv* with the absolute path of a program that is a file of the project."""
+    """Return *argv* with the absolute path of a program that is a file of the project."""
     program = argv[0]
     if "/" in program:
         program = os.path.join(detection.place.path, program.removeprefix("./"))  # noqa: PTH118
@@ -341,7 +341,7 @@ def _in_project(detection: Detection, argv: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _reporting(call: Call) -> Callable[[bytes], None] | None:
-    """What tells the client of the lines as they come, not of each one that comes fast."""
+    """Return a function that reports lines of output as progress, at most one every :data:`_PAUSE` seconds."""
     if not call.wants_progress:
         return None
     lines = 0

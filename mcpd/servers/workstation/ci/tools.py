@@ -27,13 +27,13 @@ if TYPE_CHECKING:
 
 
 class ProjectArguments(Arguments):
-    """Which project."""
+    """Arguments that name a project."""
 
     path: str = Field(".", description="The project's directory: absolute, or relative to the first root")
 
 
 class CommandArguments(ProjectArguments):
-    """Which of its commands, and for how long."""
+    """Arguments that select a command and its time limit."""
 
     ecosystem: str | None = Field(
         None,
@@ -46,7 +46,7 @@ class CommandArguments(ProjectArguments):
 
 
 class CommandResult(Result):
-    """How a command ended."""
+    """Result of a command."""
 
     ecosystem: str
     command: tuple[str, ...] = Field(description="The command that was run; if one before it failed, that one")
@@ -68,7 +68,7 @@ class Ended(TypedDict):
 
 
 def ended(run: Run) -> Ended:
-    """How *run* ended."""
+    """Return the result fields of *run*."""
     return Ended(
         ecosystem=run.ecosystem,
         command=tuple(map(shown_name, run.argv)),
@@ -81,13 +81,13 @@ def ended(run: Run) -> Ended:
 
 _MAX_DIAGNOSTICS: Final = 200
 _MAX_TEXT: Final = 32 * 1024
-"""Characters of output in the text, which a model reads as a whole."""
+"""Maximum length of the output in the text, in characters; a model reads all of it."""
 
 _Argument = Annotated[str, StringConstraints(max_length=8192, pattern=r"^[^\x00]*$")]
 
 
 class RunArguments(CommandArguments):
-    """What all take that run something."""
+    """Arguments of all tools that run a command."""
 
     arguments: tuple[_Argument, ...] = Field(
         (), max_length=256, description="More arguments for the command, which no shell interprets"
@@ -98,7 +98,7 @@ class RunArguments(CommandArguments):
 
 
 class TaskArguments(RunArguments):
-    """What ci_task takes."""
+    """Arguments of ci_task."""
 
     name: str = Field(min_length=1, max_length=200, description="A task as ci_detect lists it")
 
@@ -132,7 +132,7 @@ class EcosystemResult(Result):
 
 
 class DetectResult(Result):
-    """What ci_detect says."""
+    """Result of ci_detect."""
 
     path: str
     ecosystems: tuple[EcosystemResult, ...] = Field(description="The first one that has a command is its default")
@@ -141,7 +141,7 @@ class DetectResult(Result):
 
 
 class RunResult(CommandResult):
-    """What comes of a command."""
+    """Result of the tools that run a command."""
 
     output: str = Field(description="The end of stdout and stderr, interleaved, without colours")
     output_truncated: bool
@@ -309,7 +309,7 @@ _TAIL_CHARACTERS: Final = 4096
 
 
 class DiagnosticsArguments(CommandArguments):
-    """What ci_diagnostics takes."""
+    """Arguments of ci_diagnostics."""
 
     kind: Literal["check", "build", "test", "lint"] = Field(
         "check", description="What to run; check examines the code without running it, if the ecosystem supports that"
@@ -319,7 +319,7 @@ class DiagnosticsArguments(CommandArguments):
 
 
 class Counts(Result):
-    """How many there are of each severity, listed or not."""
+    """Number of diagnostics of each severity, listed or not."""
 
     error: int
     warning: int
@@ -327,7 +327,7 @@ class Counts(Result):
 
 
 class DiagnosticsResult(CommandResult):
-    """What ci_diagnostics says."""
+    """Result of ci_diagnostics."""
 
     counts: Counts = Field(description=f"Number of findings, listed or not; at most {MAX_FOUND} of each severity")
     diagnostics: tuple[Diagnostic, ...]
@@ -361,7 +361,7 @@ async def _diagnostics(call: Call, arguments: DiagnosticsArguments) -> Answer:
 
 
 def line_of(diagnostic: Diagnostic) -> str:
-    """*diagnostic* as a compiler prints it."""
+    """Return *diagnostic* in the format of compilers."""
     numbers = (diagnostic.line, diagnostic.column) if diagnostic.line else ()
     place = ":".join(str(part) for part in (diagnostic.file, *numbers) if part is not None)
     code = f" [{diagnostic.code}]" if diagnostic.code else ""

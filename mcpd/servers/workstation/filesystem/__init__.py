@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The tools filesystem/*: files and directories below the roots."""
+"""The filesystem tools: files and directories below the roots."""
 
 from __future__ import annotations
 

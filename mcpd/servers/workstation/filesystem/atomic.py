@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Replace files atomically: at every moment there is the old or the new one.
+"""Replace files atomically: at any time there is either the old or the new file.
 
-One call at a time changes a name, so that what was examined under the lock is what is replaced. This holds between the
-calls of one process; changes by other programs are noticed (:func:`differs`), except between the last look and the
-rename.
+Only one call at a time changes a name, so that what was examined under the lock is what is replaced. This holds between
+the calls of one process; changes by other programs are detected (:func:`differs`), except between the last check and
+the rename.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ if TYPE_CHECKING:
 _RENAME_NOREPLACE: Final = 1
 _UNSUPPORTED: Final = frozenset({errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP})
 _NO_LINKS: Final = _UNSUPPORTED | {errno.EPERM, errno.EMLINK}
-"""Directories have none, some file systems know none, and not everybody may give a file another name."""
+"""Errors of link(2) for directories, for file systems without hard links, and without the permission to create them."""
 
 _LIBC: Final = ctypes.CDLL(None, use_errno=True)
 
 
 def status_at(directory: int, name: str) -> os.stat_result | None:
-    """What *name* in *directory* is, not followed if a symlink; None if it is missing. Raises OSError."""
+    """Return the status of *name* in *directory* itself if it is a symlink; None if it is missing. Raises OSError."""
     try:
         return os.stat(name, dir_fd=directory, follow_symlinks=False)
     except FileNotFoundError:
@@ -48,7 +48,7 @@ def status_at(directory: int, name: str) -> os.stat_result | None:
 
 
 def real_path(directory: int, name: str) -> str:
-    """Where *name* in *directory* lies: absolute, without symlinks on the way."""
+    """Return the absolute path of *name* in *directory*, whose own path has no symlinks."""
     return os.path.join(path_of(directory), name)  # noqa: PTH118 - may be no UTF-8
 
 
@@ -65,12 +65,12 @@ def is_mounted_read_only(directory: int, name: str) -> bool:
 
 
 def mounted_read_only(place: Place) -> ReadOnly:
-    """The error of *place* if it is so."""
+    """Return the error for the read-only *place*."""
     return ReadOnly(f"{place.shown} is mounted read-only, in mcpd's sandbox or by the system, and stays as it is")
 
 
 def check_holds_no_root(call: Call, place: Place, directory: int, name: str) -> None:
-    """Raise :class:`~mcpd.errors.NotAuthorized` if *name* in *directory* is a root, or one is in it."""
+    """Raise :class:`~mcpd.errors.NotAuthorized` if *name* in *directory* is a root or contains one."""
     real = real_path(directory, name)
     for root in call.jail.roots:
         if f"{root.path}/".startswith(f"{real}/"):
@@ -94,9 +94,9 @@ def check_keeps_repositories(call: Call, place: Place, new: Place, old_path: str
 
 
 def rename_new(from_directory: int, source: str, to_directory: int, name: str) -> None:
-    """Rename, where nothing is called *name* yet; the kernel sees to that, whoever creates what meanwhile.
+    """Rename *source* to *name*, which must not exist; the kernel guarantees that, even with concurrent calls.
 
-    Raises OSError; FileExistsError if something is there.
+    Raises OSError; FileExistsError if *name* exists.
     """
     failed = _LIBC.renameat2(
         ctypes.c_int(from_directory),
@@ -114,7 +114,7 @@ def rename_new(from_directory: int, source: str, to_directory: int, name: str) -
 
 
 def rename_new_portably(from_directory: int, source: str, to_directory: int, name: str) -> None:
-    """What :func:`rename_new` does, for file systems that cannot do it at once, as NFS."""
+    """Do the same as :func:`rename_new` on file systems that do not support it, such as NFS."""
     try:
         os.link(source, name, src_dir_fd=from_directory, dst_dir_fd=to_directory, follow_symlinks=False)
     except OSError as error:
@@ -126,9 +126,9 @@ def rename_new_portably(from_directory: int, source: str, to_directory: int, nam
 
 
 def rename_reserved(from_directory: int, source: str, to_directory: int, name: str) -> None:
-    """What :func:`rename_new` does, for directories, and where there are no hard links either: *name* is taken first.
+    """Do the same as :func:`rename_new` for directories, and without hard links, by creating *name* first.
 
-    An empty directory is replaced by one, and only as long as it is empty; anything else replaces an empty file.
+    A directory then replaces an empty directory, and only as long as that is empty; a file replaces an empty file.
     """
     if stat.S_ISDIR(os.stat(source, dir_fd=from_directory, follow_symlinks=False).st_mode):
         os.mkdir(name, 0o700, dir_fd=to_directory)
@@ -145,7 +145,7 @@ def rename_reserved(from_directory: int, source: str, to_directory: int, name: s
 
 
 def sync(place: Place, directory: int) -> None:
-    """Make the names in *directory*, which *place* is in, last. One that may not be read cannot be synced."""
+    """Sync the directory *directory*, which contains *place*, to disk, unless it is not readable."""
     with translated(place, "writing"), suppress(PermissionError):
         fd = open_beneath(directory, ".", os.O_RDONLY | os.O_DIRECTORY)
         try:
@@ -156,30 +156,30 @@ def sync(place: Place, directory: int) -> None:
 
 _Key: TypeAlias = tuple[int, int, str]
 _ASKED_EVERY: Final = 0.1
-"""Seconds between two questions whether anybody still waits."""
+"""Seconds between two checks whether the call is over."""
 
 
 @dataclass(slots=True)
 class _Held:
     lock: threading.Lock = field(default_factory=threading.Lock)
     users: int = 0
-    """Who has it or waits for it: as long as there is one, it is kept."""
+    """Number of calls that hold the lock or wait for it; without any, it is discarded."""
 
 
 _GUARD: Final = threading.Lock()
 HELD: Final[dict[_Key, _Held]] = {}
-"""What is being changed, or waited for, in this moment."""
+"""Locks of the names that are being changed."""
 
 
 @contextmanager
 def locked(call: Call, *names: tuple[int, str]) -> Iterator[None]:
-    """Change *names*, each with the descriptor of its directory, alone, by whatever path others come to them.
+    """Hold the locks of *names*, each with the descriptor of its directory, whichever paths other calls use for them.
 
-    No second one may be taken within, or two calls could wait for each other. Raises what ``call.check`` raises while
-    it waits, and OSError.
+    Must not be nested, or two calls could wait for each other. Raises the errors of ``call.check`` while it waits, and
+    OSError.
     """
     with ExitStack() as stack:
-        # All take them in the same order.
+        # The order must be the same in all calls.
         for key in sorted({_key(directory, name) for directory, name in names}):
             stack.enter_context(_one(call, key))
         yield
@@ -187,7 +187,7 @@ def locked(call: Call, *names: tuple[int, str]) -> Iterator[None]:
 
 def _key(directory: int, name: str) -> _Key:
     status = os.fstat(directory)
-    # Some file systems do not tell cases apart; where they do, such names only wait for each other.
+    # On case-insensitive file systems the names are the same; elsewhere one only waits for the other.
     return status.st_dev, status.st_ino, name.casefold()
 
 
@@ -211,30 +211,30 @@ def _one(call: Call, key: _Key) -> Iterator[None]:
 
 
 SHA256: Final = r"^[0-9A-Fa-f]{64}$"
-"""What an argument that is a SHA-256 looks like."""
+"""Pattern of an argument that is a SHA-256."""
 _NAMED: Final = 100
-"""Bytes of a file's name that the name of what is written beside it repeats; some file systems allow only 143."""
+"""Bytes of a file's name that are repeated in the name of its temporary file; some file systems allow only 143."""
 _ACCESS: Final = "system.posix_acl_access"
 _EXECUTE: Final = 0o111
 _NAMELESS: Final = frozenset({errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL, errno.ENOSYS})
-"""What file systems say that have no files without a name."""
+"""Errors of file systems that do not support files without a name (O_TMPFILE)."""
 _UNLINKABLE: Final = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.EXDEV, errno.ENOENT, errno.EINVAL, errno.ENOSYS})
-"""What they say that cannot give them a name later."""
+"""Errors of file systems that cannot give such a file a name later."""
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The place of a regular file, which may be missing, in a directory that is held open."""
+    """The place of a regular file, which may be missing, with an open descriptor of its directory."""
 
     place: Place
     directory: int
     name: str
     status: os.stat_result | None
-    """What there was when it was looked at; None if it was missing."""
+    """The status when it was examined; None if it was missing."""
 
     @property
     def present(self) -> os.stat_result:
-        """The status of what is there. Raises :class:`~mcpd.errors.NotFound` if nothing is."""
+        """The status. Raises :class:`~mcpd.errors.NotFound` if the file is missing."""
         if self.status is None:
             raise NotFound(f"{self.place.shown}: there is no such file")
         return self.status
@@ -242,10 +242,10 @@ class Target:
 
 @contextmanager
 def target(call: Call, place: Place) -> Iterator[Target]:
-    """*place* as what a file can be written to; no other call writes to it meanwhile.
+    """Yield *place* as the target of a write, locked against writes by other calls.
 
-    Raises :class:`~mcpd.errors.InvalidArgument` for a symlink and whatever else is no regular file, besides what
-    :meth:`.jail.Jail.parent` raises.
+    Raises :class:`~mcpd.errors.InvalidArgument` for a symlink and anything else that is not a regular file, in addition
+    to the errors of :meth:`.jail.Jail.parent`.
     """
     with ExitStack() as stack:
         directory, name = stack.enter_context(call.jail.parent(place))
@@ -264,7 +264,7 @@ def target(call: Call, place: Place) -> Iterator[Target]:
 
 @contextmanager
 def opened_at(found: Target, flags: int) -> Iterator[int]:
-    """A descriptor of the regular file *found*, which is there, opened with *flags*; nothing else is ever opened."""
+    """Yield a descriptor of the existing regular file *found*, opened with *flags*; nothing else is ever opened."""
     with _seen(found) as way:
         with translated(found.place, "opening"):
             fd = os.open(way, flags | os.O_CLOEXEC | os.O_NOCTTY | os.O_NONBLOCK)
@@ -276,7 +276,7 @@ def opened_at(found: Target, flags: int) -> Iterator[int]:
 
 @contextmanager
 def _seen(found: Target) -> Iterator[str]:
-    """A path that leads to the regular file *found* and nothing else, though it is not opened."""
+    """Yield a path under /proc that leads to the regular file *found* and nothing else, without opening that."""
     with translated(found.place, "opening"):
         fd = open_beneath(found.directory, found.name, os.O_PATH, links=False)
     try:
@@ -289,7 +289,7 @@ def _seen(found: Target) -> Iterator[str]:
 
 @contextmanager
 def readable(call: Call, found: Target) -> Iterator[int]:
-    """A descriptor of the file *found*, which can be read.
+    """Yield a descriptor of the file *found*, open for reading.
 
     Raises :class:`~mcpd.errors.NotAuthorized` for a file with other names, unless those are allowed.
     """
@@ -300,7 +300,7 @@ def readable(call: Call, found: Target) -> Iterator[int]:
 
 
 def check_digest(call: Call, found: Target, expected: str) -> None:
-    """Raise :class:`~mcpd.errors.InvalidArgument` unless *expected* is the SHA-256 of what is there."""
+    """Raise :class:`~mcpd.errors.InvalidArgument` unless *expected* is the SHA-256 of the file *found*."""
     with readable(call, found) as fd, translated(found.place, "reading"):
         compare_digests(found.place, digest(call, fd), expected)
 
@@ -314,16 +314,15 @@ def compare_digests(place: Place, actual: str, expected: str) -> None:
 
 
 def put(call: Call, found: Target, data: bytes, *, executable: bool | None = None, overwrite: bool = True) -> None:
-    """Make *data* all that the file *found* holds; whatever goes wrong, it stays as it was.
+    """Replace the content of the file *found* with *data*; on any error, it stays unchanged.
 
-    The permissions stay, but for setuid and setgid, which no write keeps; *executable* sets or clears those to execute.
-    So do owner, group, access list and the user's extended attributes, as far as we may set them; where the group
-    cannot stay, ours may do what others may. Of a file that has several names only this one is changed: the others keep
-    the old content.
+    The mode is kept, except setuid and setgid, which every write clears; *executable* sets or clears the execute
+    bits. Owner, group, access list and the user's extended attributes are kept as far as permitted; if the group cannot
+    be kept, the new group gets the permissions of others. Of a file with several names only this one is changed: the
+    others keep the old content.
 
-    Raises :class:`~mcpd.errors.InvalidArgument` for a file that is there without *overwrite*,
-    :class:`~mcpd.errors.ReadOnly` for one that may not be written and :class:`~mcpd.errors.Busy` for one that was
-    changed since it was looked at.
+    Raises :class:`~mcpd.errors.InvalidArgument` if the file exists without *overwrite*, :class:`~mcpd.errors.ReadOnly`
+    if it may not be written, and :class:`~mcpd.errors.Busy` if it was changed since it was examined.
     """
     place = found.place
     if found.status is not None:
@@ -337,16 +336,16 @@ def put(call: Call, found: Target, data: bytes, *, executable: bool | None = Non
 
 
 def with_execute(mode: int, executable: bool | None) -> int:
-    """The permissions *mode* with those to execute as *executable* says: for whoever may read, nobody, or as it is."""
+    """Return *mode* with the execute bits set for all who may read, cleared, or unchanged if *executable* is None."""
     if executable is None:
         return mode
     return mode | (mode & 0o444) >> 2 if executable else mode & ~_EXECUTE
 
 
 def _put_nameless(call: Call, found: Target, data: bytes, executable: bool | None) -> bool:
-    """Write a new file that has no name until it is whole: nothing is left of it, even if we are killed meanwhile.
+    """Write a new file that has no name until it is complete: if the process is killed, nothing is left of it.
 
-    Says whether the file system can do that; if not, nothing has happened.
+    Return False, without any effect, if the file system does not support that.
     """
     try:
         fd = os.open(".", os.O_WRONLY | os.O_TMPFILE | os.O_CLOEXEC, 0o666, dir_fd=found.directory)
@@ -356,7 +355,7 @@ def _put_nameless(call: Call, found: Target, data: bytes, executable: bool | Non
         raise
     try:
         _fill(call, fd, found, data, executable)
-        # Without following what /proc has there it would be the link in /proc that gets the name.
+        # Without following the symlink in /proc, the symlink itself would be linked.
         os.link(f"/proc/self/fd/{fd}", found.name, dst_dir_fd=found.directory, follow_symlinks=True)
     except FileExistsError:
         raise changed(found.place) from None
@@ -372,7 +371,7 @@ def _put_nameless(call: Call, found: Target, data: bytes, executable: bool | Non
 def _put_renamed(call: Call, found: Target, data: bytes, executable: bool | None) -> None:
     temporary = _temporary(found.name)
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-    # Nobody else may read meanwhile what nobody else could read before.
+    # Until the permissions are set, nobody else may read the content.
     fd = os.open(temporary, flags, 0o600 if found.status else 0o666, dir_fd=found.directory)
     try:
         try:
@@ -381,19 +380,19 @@ def _put_renamed(call: Call, found: Target, data: bytes, executable: bool | None
             os.close(fd)
         _rename(found, temporary)
     finally:
-        # It is not there any more if all went well; else what went wrong says more than what this would.
+        # After a success it no longer exists; after an error, that error is more important.
         with suppress(OSError):
             os.unlink(temporary, dir_fd=found.directory)
 
 
 def _fill(call: Call, fd: int, found: Target, data: bytes, executable: bool | None) -> None:
-    """Write *data* to *fd*, a new file that is to be *found*, and give it what belongs to that."""
+    """Write *data* to *fd*, the new file that replaces *found*, and set its permissions and attributes."""
     if found.status is not None:
         _keep(fd, found)
     status = found.status or os.fstat(fd)
     mode = with_execute(stat.S_IMODE(status.st_mode) & 0o777, executable)
     if os.fstat(fd).st_gid != status.st_gid:
-        # For the file our group was among the others.
+        # For the old file, members of our group were among the others.
         mode = mode & ~0o070 | (mode & 0o007) << 3
     if found.status is not None or executable is not None:
         os.fchmod(fd, mode)
@@ -406,9 +405,9 @@ def _fill(call: Call, fd: int, found: Target, data: bytes, executable: bool | No
 
 
 def _keep(fd: int, found: Target) -> None:
-    """Give *fd* what else the file *found* has, as far as that can be."""
+    """Copy the owner, group, access list and extended attributes of *found* to *fd*, as far as permitted."""
     status = found.present
-    # Who may not give a file away may often give it to a group. In a user namespace some owners have no number.
+    # Without the right to change the owner, the group can often be set. In a user namespace some owners have no number.
     for owner, group in ((-1, status.st_gid), (status.st_uid, -1)):
         with suppress(OSError):
             os.fchown(fd, owner, group)
@@ -422,9 +421,9 @@ def _keep(fd: int, found: Target) -> None:
 
 
 def check_writable(found: Target) -> None:
-    """Raise :class:`~mcpd.errors.ReadOnly` if the file *found*, which is there, may not be written.
+    """Raise :class:`~mcpd.errors.ReadOnly` if the existing file *found* may not be written.
 
-    A directory that may be written lets us replace what we may not write; nobody means that.
+    Write permission for the directory would be enough to replace such a file, which nobody intends.
     """
     if is_mounted_read_only(found.directory, found.name):
         raise mounted_read_only(found.place)
@@ -437,7 +436,7 @@ def _temporary(name: str) -> str:
 
 
 def _rename(found: Target, temporary: str) -> None:
-    """Put *temporary* in the place of what was there, if that is still there."""
+    """Rename *temporary* to the name of *found*, if that is still the same file."""
     directory, name = found.directory, found.name
     if found.status is None:
         try:
@@ -460,5 +459,5 @@ def differs(before: os.stat_result, now: os.stat_result | None) -> bool:
 
 
 def changed(place: Place) -> Busy:
-    """The error of a file that another program has changed while it was looked at."""
+    """Return the error for a file that another program has changed since it was examined."""
     return Busy(f"{place.shown} was changed meanwhile by another program, and stays as it is; read it and try again")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The two programs that search: they are run, and ended as soon as there is enough."""
+"""Run the two search engines, and end them as soon as there are enough matches."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
     from mcpd.servers.workstation.processes import Completed
 
 _KEPT: Final = 64 * 1024
-"""Bytes of the output that are kept, beside what is taken from it line by line."""
+"""Bytes of output to keep, in addition to the lines that are parsed."""
 
 
 async def with_ripgrep(call: Call, query: Query, directory: Place, matches: Matches, sources: Sources) -> None:
-    """Tell *matches* what ripgrep finds for *query* in *directory* and *sources* have. Raises McpdError."""
+    """Pass to *matches* what ripgrep finds for *query* in *directory*, verified with *sources*. Raises McpdError."""
     argv, stdin = ripgrep.started(query)
     events = ripgrep.Events(matches, sources, multiline=query.multiline)
     reported = 0
@@ -41,7 +41,7 @@ async def with_ripgrep(call: Call, query: Query, directory: Place, matches: Matc
             call.report(reported, None, f"{reported} files with matches")
 
     done = await _run(call, Command(argv, directory, stdin=stdin, keep="tail", most=_KEPT), matches, take)
-    # 2 is also that of a search that could not read something.
+    # 2 is also the status of a search that could not read something.
     if done is not None and (done.code > 2 or (done.code == 2 and done.stderr)):
         complaint = printable(ripgrep.complaint(done.stderr))
         if done.code == 2:
@@ -50,12 +50,12 @@ async def with_ripgrep(call: Call, query: Query, directory: Place, matches: Matc
 
 
 async def without_ripgrep(call: Call, query: Query, directory: Place, matches: Matches) -> None:
-    """The same with what is always there; and names, which ripgrep does not search."""
+    """Do the same with the built-in engine, which also searches names."""
     argv, readable, stdin = scanning.started(query)
     faults: list[str] = []
 
     def take(line: bytes) -> None:
-        # A line cut short is the last one of a program that was ended.
+        # An incomplete line is the last one of a program that was ended.
         if not line.endswith(b"}"):
             return
         said: dict[str, Any] = json.loads(line)
@@ -82,7 +82,7 @@ async def without_ripgrep(call: Call, query: Query, directory: Place, matches: M
 
 
 async def _run(call: Call, command: Command, matches: Matches, take: Callable[[bytes], None]) -> Completed | None:
-    """Run *command*, each line of which is given to *take*; None if it was ended as *matches* are full."""
+    """Run *command* and call *take* with each line; return None if it was ended because *matches* are full."""
     full = asyncio.Event()
 
     def on_line(line: bytes) -> None:
@@ -97,7 +97,7 @@ async def _run(call: Call, command: Command, matches: Matches, take: Callable[[b
         await asyncio.wait((running, enough), return_when=asyncio.FIRST_COMPLETED)
     finally:
         enough.cancel()
-        # Whoever cancels waits until nothing of the command is left.
+        # On cancellation, wait until all processes of the command have ended.
         if not running.done():
             running.cancel()
             await asyncio.wait((running,))

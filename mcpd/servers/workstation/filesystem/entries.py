@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What is said of one thing in a directory: its type, size and times.
+"""Entries of directories: their types, sizes and times.
 
-Standard library only, and no import from elsewhere: :mod:`.scanning` runs with it as a program of its own.
+Standard library only, and no imports from other modules: :mod:`.scanning` uses this in a separate program.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Final, Literal, TypeAlias
 EntryType: TypeAlias = Literal["file", "directory", "symlink", "pipe", "socket", "device"]
 
 MAX_TEXT: Final = 4 * 1024 * 1024
-"""Bytes of names and paths, in JSON, that one answer has; they stand there twice."""
+"""Maximum size of the names and paths in one result as JSON, in bytes; a result contains them twice."""
 
 _TYPES: Final[dict[int, EntryType]] = {
     stat.S_IFREG: "file",
@@ -28,28 +28,28 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def type_of(mode: int) -> EntryType:
-    """What a file of *mode* is."""
+    """Return the type of a file of *mode*."""
     return _TYPES.get(stat.S_IFMT(mode), "device")
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One thing in a directory."""
+    """An entry of a directory."""
 
     type: EntryType | None = None
-    """None if nothing is known of it."""
+    """None if it could not be examined."""
     size: int | None = None
-    """Bytes of a file."""
+    """Size of a file in bytes."""
     modified: int | None = None
     """Nanoseconds since 1970."""
     target: str | None = None
-    """Where a symlink points, as ``os`` gives it."""
+    """Target of a symlink, decoded as by ``os``."""
     error: str | None = None
-    """Why nothing is known of it."""
+    """The reason why it could not be examined."""
 
 
 def entry_at(directory: int, name: str) -> Entry | None:
-    """What *name* in *directory* is, not followed if a symlink; None if it has gone meanwhile."""
+    """Return the entry *name* of *directory*, without following a symlink; None if it no longer exists."""
     try:
         status = os.stat(name, dir_fd=directory, follow_symlinks=False)
         kind = type_of(status.st_mode)
@@ -62,9 +62,9 @@ def entry_at(directory: int, name: str) -> Entry | None:
 
 
 def timestamp(nanoseconds: int) -> str:
-    """The time, in nanoseconds since 1970, as RFC 3339 in UTC, cut to milliseconds.
+    """Return a time in nanoseconds since 1970 as RFC 3339 in UTC, truncated to milliseconds.
 
-    A time in a year that RFC 3339 cannot write becomes the first or the last one that it can.
+    A time outside the years that RFC 3339 supports becomes the first or the last one that it does.
     """
     try:
         moment = _EPOCH + timedelta(microseconds=nanoseconds // 1000)

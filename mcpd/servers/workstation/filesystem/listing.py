@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """``filesystem_list`` and ``filesystem_tree``: the entries of a directory, and those below it.
 
-A tree is read level by level, so that a limit omits what lies deepest.
+A tree is read level by level, so that the deepest entries are omitted first.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ if TYPE_CHECKING:
 
 Sort: TypeAlias = Literal["name", "size", "modified"]
 Key: TypeAlias = tuple[int, bytes]
-"""What entries are sorted by: a number, then the bytes of the name."""
+"""Sort key of an entry: a number, then the bytes of the name."""
 
 
 class ListArguments(Arguments):
-    """What is listed."""
+    """Arguments of filesystem_list."""
 
     path: str = Field(default=HERE, description="Absolute, or relative to the first root")
     hidden: bool = Field(default=False, description="Include names that begin with a dot")
@@ -64,7 +64,7 @@ class ListEntry(Result):
 
 
 class ListResult(Result):
-    """What is in a directory."""
+    """Result of filesystem_list."""
 
     path: str = Field(description="Absolute")
     entries: list[ListEntry] = Field(description="What is in it")
@@ -78,7 +78,7 @@ def _list(call: Call, arguments: ListArguments) -> Answer:
     place = call.jail.place(arguments.path)
     with call.jail.directory(place) as fd, translated(place, "listing"):
         names = _Names(call, fd, arguments)
-        # No more is held than is answered, whatever the directory holds.
+        # Memory is bounded by the limit, however large the directory is.
         found = heapq.nsmallest(arguments.limit + 1, names.after(after))
         entries, last = [], None
         text = 0
@@ -102,7 +102,7 @@ def _list(call: Call, arguments: ListArguments) -> Answer:
 
 
 class _Names:
-    """The names in a directory, counted while they are gone through."""
+    """The names in a directory, counted during iteration."""
 
     def __init__(self, call: Call, fd: int, arguments: ListArguments) -> None:
         self._call = call
@@ -112,7 +112,7 @@ class _Names:
         self.hidden = 0
 
     def after(self, after: Key | None) -> Iterator[Key]:
-        """The keys of those that come later than *after*, in no order. Raises OSError."""
+        """Yield the keys that sort after *after*, in any order. Raises OSError."""
         with os.scandir(self._fd) as entries:
             for entry in entries:
                 self._call.check()
@@ -137,7 +137,7 @@ class _Names:
 
 
 def _entry(call: Call, fd: int, name: str) -> ListEntry | None:
-    """What is said of *name* in *fd*; None if it has gone meanwhile."""
+    """Return the entry *name* of the directory *fd*, or None if it no longer exists."""
     call.check()
     entry = entry_at(fd, name)
     if entry is None:
@@ -159,7 +159,7 @@ def _cursor(key: Key, sort: Sort) -> str:
 
 
 def _key(cursor: str, sort: Sort) -> Key:
-    """The key that *cursor* was made of. Raises :class:`~mcpd.errors.InvalidArgument`."""
+    """Return the key in *cursor*. Raises :class:`~mcpd.errors.InvalidArgument`."""
     try:
         sorted_by, rank, name = base64.b64decode(cursor, altchars=b"-_", validate=True).split(b" ", 2)
         number = int(rank)
@@ -185,15 +185,15 @@ LIST: Final = Tool(
 
 EXCLUDED: Final = (".git", "node_modules", "__pycache__", ".venv", "target", ".Trash-*")
 _MOST_OF_TARGET: Final = 200
-"""Characters of where a symlink points that are drawn."""
+"""Maximum number of characters drawn of the target of a symlink."""
 _CUT: Final = {"type": "text", "text": "[cut: there is more; give a path further down, exclude more or raise limit]"}
-"""What those see who see only the text of a result."""
+"""Note for clients that show only the text of a result."""
 _STEP: Final = 15
-"""Names of 255 bytes that the kernel takes in one path."""
+"""Maximum number of names of 255 bytes in one path for the kernel."""
 
 
 class TreeArguments(Arguments):
-    """What is drawn."""
+    """Arguments of filesystem_tree."""
 
     path: str = Field(default=HERE, description="Absolute, or relative to the first root")
     depth: int = Field(default=3, ge=1, le=32, description="Number of levels; 1: only the directory itself")
@@ -214,7 +214,7 @@ class TreeEntry(Result):
 
 
 class TreeResult(Result):
-    """What is in a directory and below it."""
+    """Result of filesystem_tree."""
 
     path: str = Field(description="Absolute")
     entries: list[TreeEntry] = Field(description="As they are drawn")
@@ -228,14 +228,14 @@ class TreeResult(Result):
 
 @dataclass(slots=True)
 class _Node:
-    """One entry, and what is in it."""
+    """An entry with its children."""
 
     name: str
     entry: Entry
     error: str | None = None
-    """Why nothing else is known about it, or of what is in it."""
+    """The reason why the entry, or its children, could not be read."""
     left_out: int = 0
-    """Entries in it that are beyond the limit."""
+    """Number of its children that exceed the limit."""
     children: list[_Node] = field(default_factory=list)
 
 
@@ -270,7 +270,7 @@ def _tree(call: Call, arguments: TreeArguments) -> Answer:
 
 
 class _Walk:
-    """One way through a tree."""
+    """One traversal of a directory tree."""
 
     def __init__(self, call: Call, arguments: TreeArguments) -> None:
         self._call = call
@@ -281,13 +281,13 @@ class _Walk:
         self._excludes = _matcher(arguments.exclude)
         self._directories = 0
         self._met = 0
-        """Names of the directory at hand that are to be shown."""
+        """Number of matching names in the current directory."""
         self.hidden = 0
         self.excluded = 0
         self.truncated = False
 
     def fill(self, fd: int, top: _Node) -> None:
-        """Give *top*, the directory *fd*, all that it shall have. Raises OSError if *top* itself cannot be read."""
+        """Fill *top*, the directory *fd*, with all entries to show. Raises OSError if *top* itself cannot be read."""
         waiting: deque[tuple[tuple[str, ...], _Node]] = deque()
         self._read(fd, top, 0)
         waiting.extend(_subdirectories((), top))
@@ -305,13 +305,13 @@ class _Walk:
                 finally:
                     os.close(below)
             except OSError as error:
-                # What cannot be read, or is something else by now, is no reason to show nothing of the rest.
+                # A directory that cannot be read, or was replaced meanwhile, does not prevent showing the rest.
                 node.error = error.strerror
             waiting.extend(_subdirectories(parts, node))
         self.truncated |= any(len(parts) < self._depth for parts, _ in waiting)
 
     def _read(self, fd: int, node: _Node, above: int) -> None:
-        """Give *node*, the directory *fd*, to which a path of *above* bytes in JSON leads, what is in it."""
+        """Add the children of *node*, the directory *fd*; its path takes *above* bytes in JSON."""
         self._met = 0
         names = heapq.nsmallest(self._left, self._names(fd), key=os.fsencode)
         costs = list(accumulate(above + json_size(name) for name in names))
@@ -348,7 +348,7 @@ def _subdirectories(parts: tuple[str, ...], node: _Node) -> Iterator[tuple[tuple
 
 
 def _open_below(fd: int, parts: tuple[str, ...]) -> int:
-    """A descriptor of the directory *parts* below *fd*, on the way to which no symlink is followed. Raises OSError."""
+    """Return a descriptor of the directory *parts* below *fd*; no symlink is followed. Raises OSError."""
     flags = os.O_RDONLY | os.O_DIRECTORY
     below = open_beneath(fd, "/".join(parts[:_STEP]), flags, links=False)
     for start in range(_STEP, len(parts), _STEP):
@@ -366,7 +366,7 @@ def _matcher(globs: list[str]) -> Callable[[str], bool]:
 
 
 def _drawn(node: _Node, above: str = "", indent: str = "") -> Iterator[tuple[str, str, _Node | None]]:
-    """For each entry in *node*, and each below: its path, its line, and itself; None for what was left out."""
+    """Yield path, line and node of each entry below *node*; the node is None for a line about omitted entries."""
     for index, child in enumerate(node.children):
         is_last = index + 1 == len(node.children) and not node.left_out
         path = f"{above}{child.name}"

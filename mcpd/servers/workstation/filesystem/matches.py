@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What a search has found so far: as much of it as is asked for, file by file, with the lines around."""
+"""The matches of a search: per file, with context lines, up to the limits."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ if TYPE_CHECKING:
     from mcpd.servers.workstation.filesystem.entries import EntryType
 
 MOST_TEXT: Final = 2 * 1024 * 1024
-"""Bytes, in JSON, of all that is found, each line with its path; they stand in an answer twice."""
+"""Maximum size of all matches as JSON, each line with its path, in bytes; a result contains them twice."""
 
 
 @dataclass(slots=True)
 class Found:
-    """One line that matches, or one name."""
+    """A matching line or name."""
 
     path: str
-    """From the directory of the search, as ``os`` gives it."""
+    """Path relative to the directory of the search, decoded as by ``os``."""
     type: EntryType = "file"
     line: int = 0
     column: int | None = None
@@ -32,11 +32,11 @@ class Found:
     before: list[str] = field(default_factory=list)
     after: list[str] = field(default_factory=list)
     last: int = 0
-    """The number of its last line."""
+    """Number of its last line."""
 
 
 class Matches:
-    """Is told what an engine finds, in its order. Nothing is wanted any more once :attr:`full` is set."""
+    """Collects the matches of an engine, in order, until :attr:`full` is set."""
 
     def __init__(
         self,
@@ -47,18 +47,18 @@ class Matches:
         most_per_file: int | None = None,
         context: int = 0,
     ) -> None:
-        """Files that it does not *accept* do not count. *above* is what is shown in front of each path."""
+        """Collect matches in files that *accepts* returns True for. *above* is shown in front of each path."""
         self.found: list[Found] = []
         self.files = 0
-        """In which something was found."""
+        """Number of files with matches."""
         self.full = False
-        """Whether there is more than is asked for."""
+        """True if there are more matches than requested."""
         self._accepts = accepts
         self._most, self._most_per_file, self._context = most, most_per_file, context
         self._room = MOST_TEXT
         self._above = json_size(above)
         self._cost = 0
-        """Of the path in each line."""
+        """Size in bytes of the path that is repeated in each line."""
         self._path = ""
         self._accepted = False
         self._pending: list[Found] = []
@@ -66,11 +66,11 @@ class Matches:
 
     @property
     def listens(self) -> bool:
-        """True if anything that is said of the file can count."""
+        """True if matches in the current file are wanted."""
         return self._accepted and not self.full
 
     def begin(self, path: str) -> None:
-        """The lines of the file *path* come now."""
+        """Start the file *path*."""
         self._path = path
         self._cost = self._above + json_size(path)
         self._accepted = self._accepts(path)
@@ -78,22 +78,22 @@ class Matches:
         self._before.clear()
 
     def leave(self) -> None:
-        """Nothing more of the file counts."""
+        """Ignore the rest of the file."""
         self._accepted = False
 
     def cut(self) -> None:
-        """There is more in the file than can be told."""
+        """Note that the file contains more than can be reported."""
         self.full = self.full or self._accepted
 
     def name(self, path: str, kind: EntryType) -> None:
-        """*path*, of the type *kind*, has a name that matches."""
+        """Add *path*, of the type *kind*, whose name matches."""
         self.begin(path)
         if self._accepted:
             self._add(Found(path, type=kind))
             self.end(binary=False)
 
     def line(self, number: int, text: str, *, column: int | None = None, match: bool) -> None:
-        """The line *number* of the file, or several that one match spans."""
+        """Add the line *number*, or the lines from there that one match spans; without *match* it is a context line."""
         if not self.listens:
             return
         shown = cut(text, column or 1)
@@ -108,7 +108,7 @@ class Matches:
             self._before.extend(enumerate(shown.split("\n"), number))
 
     def _follow(self, number: int, shown: str) -> None:
-        """Give *shown* to the matches that it comes soon after."""
+        """Add the lines of *shown* to the matches that they follow closely."""
         for each in reversed(self._pending):
             if each.last + self._context < number:
                 break
@@ -118,7 +118,7 @@ class Matches:
                     self._spend(line)
 
     def end(self, *, binary: bool) -> None:
-        """That was all of the file; in a *binary* one nothing counts."""
+        """End the file; the matches in a *binary* one are discarded."""
         if self._pending and not binary:
             self.found += self._pending
             self.files += 1
@@ -126,7 +126,7 @@ class Matches:
         self._accepted = False
 
     def finish(self) -> None:
-        """Nothing more comes, though the file may not have come to its end."""
+        """End the search, possibly before the end of a file."""
         self.end(binary=False)
 
     def _add(self, found: Found) -> None:

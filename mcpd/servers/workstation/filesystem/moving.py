@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 
 class MoveArguments(Arguments):
-    """What filesystem_move takes."""
+    """Arguments of filesystem_move."""
 
     source: str = Field(description="Absolute, or relative to the first root")
     destination: str = Field(description="The new path in full, with the name")
@@ -51,7 +51,7 @@ class MoveArguments(Arguments):
 
 
 class MoveResult(Result):
-    """What filesystem_move says."""
+    """Result of filesystem_move."""
 
     source: str = Field(description="Where it was")
     destination: str = Field(description="Where it is")
@@ -60,7 +60,7 @@ class MoveResult(Result):
 
 
 def _move(call: Call, arguments: MoveArguments) -> Answer:
-    """Rename at once. A symlink is moved, or replaced, itself; nothing happens to what it points to."""
+    """Rename atomically. A symlink itself is moved or replaced, not its target."""
     source = call.jail.place(arguments.source)
     destination = call.jail.place(arguments.destination)
     with ExitStack() as stack:
@@ -108,7 +108,7 @@ def _move(call: Call, arguments: MoveArguments) -> Answer:
 
 
 def _check_nesting(source: Place, destination: Place, old: str, new: str) -> None:
-    """By the real paths *old* and *new*."""
+    """Raise InvalidArgument if the real paths *old* and *new* are the same, or *new* is in *old*."""
     if old == new:
         raise InvalidArgument(f"{source.shown} and {destination.shown} are the same")
     if new.startswith(f"{old}/"):
@@ -156,16 +156,16 @@ MOVE: Final = Tool(
 
 
 _AT_ONCE: Final = 1000
-"""Names that are read from a directory before they are removed."""
+"""Names to read from a directory before they are removed."""
 _DEEPEST: Final = 64
-"""Directories, one in the other, that are held open."""
+"""Maximum number of nested directories to hold open."""
 _DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY
 _MOUNTS: Final = Path("/proc/self/mountinfo")
 _OCTAL: Final = re.compile(rb"\\([0-7]{3})")
 
 
 class DeleteArguments(Arguments):
-    """What filesystem_delete takes."""
+    """Arguments of filesystem_delete."""
 
     path: str = Field(description="Absolute, or relative to the first root")
     permanent: bool = Field(default=False, description="Delete permanently instead of moving to the trash")
@@ -176,7 +176,7 @@ class DeleteArguments(Arguments):
 
 
 class DeleteResult(Result):
-    """What filesystem_delete says."""
+    """Result of filesystem_delete."""
 
     path: str = Field(description="Absolute")
     type: EntryType = Field(description="What it was")
@@ -212,7 +212,7 @@ def _delete(call: Call, arguments: DeleteArguments) -> Answer:
 
 
 class _Removal:
-    """Removes something for good, through descriptors only: no symlink is followed, whoever puts it there."""
+    """Removes files and directories through descriptors only, so that no symlink is ever followed."""
 
     def __init__(self, call: Call, place: Place) -> None:
         self.count = 0
@@ -220,7 +220,7 @@ class _Removal:
         self._place = place
 
     def remove(self, directory: int, name: str, status: os.stat_result, *, recursive: bool) -> None:
-        """Remove *name* in *directory*, which *status* is of."""
+        """Remove *name* in *directory*, which has *status*."""
         with translated(self._place, "deleting"):
             try:
                 self._remove(directory, name, status, recursive=recursive)
@@ -259,7 +259,7 @@ class _Removal:
         os.rmdir(name, dir_fd=directory)
 
     def _empty(self, top: int, directory: int, device: int, depth: int) -> None:
-        """Remove all that is in *directory*, which is *depth* levels down, the first being *top*."""
+        """Remove everything in *directory*, which is *depth* levels below *top*."""
         while names := _some_names(directory):
             for name in names:
                 self._call.check()
@@ -275,7 +275,7 @@ class _Removal:
                     self._call.report(self.count, None, f"{self.count} deleted")
 
     def _descend(self, top: int, directory: int, name: str, device: int, depth: int) -> bool:
-        """Remove the directory *name*; or take it up to *top*, where its turn comes, lest too many are held open."""
+        """Remove the directory *name*; return False if it was only moved to *top*, at the maximum depth."""
         if depth >= _DEEPEST:
             os.rename(name, f".{secrets.token_hex(8)}~", src_dir_fd=directory, dst_dir_fd=top)
             return False
@@ -289,14 +289,14 @@ class _Removal:
         return True
 
     def _check_mounts(self, path: str) -> None:
-        """Raise if anything is mounted at *path* or below, before anything is lost."""
+        """Raise if anything is mounted at or below *path*, before anything is removed."""
         for line in _MOUNTS.read_bytes().splitlines():
             mounted = os.fsdecode(_OCTAL.sub(lambda found: bytes([int(found[1], 8)]), line.split()[4]))
             if f"{mounted}/".startswith(f"{path}/"):
                 raise self._mounted(mounted)
 
     def _check_device(self, fd: int, device: int) -> None:
-        """Raise if *fd* is on another file system: somebody has mounted it meanwhile."""
+        """Raise if *fd* is on another file system, which was mounted meanwhile."""
         if os.fstat(fd).st_dev != device:
             raise self._mounted(path_of(fd))
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""``filesystem_read`` and ``filesystem_stat``: a file or a part of it, and what the kernel knows of it."""
+"""``filesystem_read`` and ``filesystem_stat``: a file or a part of it, and its metadata."""
 
 from __future__ import annotations
 
@@ -45,12 +45,12 @@ if TYPE_CHECKING:
     from mcpd.servers.workstation.jail import Place
 
 SNIFFED: Final = 512
-"""Bytes from the beginning of a file that tell what it is."""
+"""Bytes from the beginning of a file that determine its type."""
 UNKNOWN: Final = "application/octet-stream"
 TEXT: Final = "text/plain"
 
 _NAMES: Final = {
-    # Python's own table instead of the machine's, so that the answer is the same everywhere.
+    # Python's own table instead of the system's, so that results are the same everywhere.
     **mimetypes.MimeTypes().types_map[True],
     ".bz2": "application/x-bzip2",
     ".flac": "audio/flac",
@@ -94,21 +94,21 @@ _TEXTUAL: Final = frozenset(
 
 
 def type_of_name(name: str) -> str:
-    """What a file called *name* should be; :data:`UNKNOWN` if the name does not tell."""
+    """Return the media type for a file called *name*, or :data:`UNKNOWN`."""
     return _NAMES.get(posixpath.splitext(name.lower())[1], UNKNOWN)
 
 
 def type_of_text(name: str) -> str:
-    """The type of the text in a file called *name*."""
+    """Return the media type of a text file called *name*."""
     guessed = type_of_name(name)
     is_textual = guessed.startswith("text/") or guessed in _TEXTUAL or guessed.endswith(("+xml", "+json"))
     return guessed if is_textual else TEXT
 
 
 def type_of_bytes(name: str, head: bytes) -> str:
-    """The type of a file called *name*, which is no text and begins with *head*, :data:`SNIFFED` bytes of it.
+    """Return the media type of a binary file called *name* that begins with *head*, its first :data:`SNIFFED` bytes.
 
-    An image or a sound of those types that clients show is one only if it begins like one, whatever its name says.
+    Types of images and audio that clients show are determined by *head* alone, whatever the name is.
     """
     for magic, media_type in _MAGIC:
         if head.startswith(magic):
@@ -126,17 +126,17 @@ def type_of_bytes(name: str, head: bytes) -> str:
 
 
 def is_image(kind: str) -> bool:
-    """Return True if *kind*, from :func:`type_of_bytes`, is one of the images that clients show."""
+    """Return True if *kind*, from :func:`type_of_bytes`, is a type of image that clients show."""
     return kind in _SHOWN and kind.startswith("image/")
 
 
 def is_audio(kind: str) -> bool:
-    """Return True if *kind*, from :func:`type_of_bytes`, is one of the sounds that clients play."""
+    """Return True if *kind*, from :func:`type_of_bytes`, is a type of audio that clients play."""
     return kind in _SHOWN and kind.startswith("audio/")
 
 
 def _is_mp3(head: bytes) -> bool:
-    """A tag, or the header of a frame of MPEG audio, layer III (ISO 11172-3, 2.4.1.3)."""
+    """Return True for an ID3 tag, or a frame header of MPEG audio, layer III (ISO 11172-3, 2.4.1.3)."""
     if head[:3] == b"ID3" and head[3:4] in {b"\x02", b"\x03", b"\x04"}:
         return True
     if len(head) < 4 or head[0] != 0xFF or head[1] & 0xE6 != 0xE2:
@@ -150,17 +150,17 @@ Kind: TypeAlias = Literal["text", "image", "audio", "binary"]
 DEFAULT_BYTES: Final = 1024 * 1024
 MAX_BYTES: Final = 8 * 1024 * 1024
 _MAX_RAW: Final = MAX_JSON // 4 * 3
-"""Bytes that base64 makes as long as a text may be."""
+"""Maximum number of bytes whose base64 is not longer than a text may be."""
 _MAX_OFFSET: Final = 2**53 - 1
-"""What every JSON parser reads exactly."""
+"""Largest integer that every JSON parser reads exactly."""
 _LOOKED_AT: Final = 8192
-"""Bytes from the beginning that tell whether a file is text at all."""
+"""Bytes from the beginning that determine whether a file is text."""
 _COUNTED: Final = 32 * 1024 * 1024
-"""Bytes of a file up to which its lines are counted to the end."""
+"""Maximum size in bytes of a file whose lines are all counted."""
 
 
 class ReadArguments(Arguments):
-    """What is read."""
+    """Arguments of filesystem_read."""
 
     path: str = Field(description="Absolute, or relative to the first root")
     encoding: ReadEncoding = Field(
@@ -181,7 +181,7 @@ class ReadArguments(Arguments):
 
 
 class ReadResult(Result):
-    """What was read."""
+    """Result of filesystem_read."""
 
     path: str = Field(description="Absolute")
     size: int = Field(description="Size of the whole file in bytes")
@@ -227,7 +227,7 @@ def _read(call: Call, arguments: ReadArguments) -> Answer:
 
 @dataclass(frozen=True, slots=True)
 class _Bytes:
-    """A piece of a file as it is."""
+    """A part of a file as bytes."""
 
     data: bytes
     offset: int
@@ -236,7 +236,7 @@ class _Bytes:
 
 
 class _Reading:
-    """One file that is being read."""
+    """Reads one file."""
 
     def __init__(self, call: Call, place: Place, fd: int, arguments: ReadArguments) -> None:
         self._call = call
@@ -255,7 +255,7 @@ class _Reading:
         return shown_name(self._place.path)
 
     def text(self, encoding: EditEncoding) -> Answer:
-        """The bytes that are asked for, as text. Raises :class:`NotText`."""
+        """Return the requested bytes as text. Raises :class:`NotText`."""
         form, file = self._text_file(encoding)
         offset = self._arguments.offset or 0
         length = self._arguments.length or _MAX_OFFSET
@@ -266,7 +266,7 @@ class _Reading:
         return self._answer(form, file, piece, first_line=1 if begins else None, truncated=truncated)
 
     def lines(self, encoding: EditEncoding) -> Answer:
-        """The lines that are asked for. Raises :class:`NotText`."""
+        """Return the requested lines. Raises :class:`NotText`."""
         form, file = self._text_file(encoding)
         first = self._arguments.start_line or 1
         found = file.piece(file.line_start(first), self._arguments.max_bytes, whole_lines=True)
@@ -281,7 +281,7 @@ class _Reading:
         return self._answer(form, file, piece, first_line=first, truncated=truncated)
 
     def raw(self) -> Answer:
-        """The bytes that are asked for, as base64 in a text block, as ``filesystem_write`` takes them."""
+        """Return the requested bytes as base64 in a text block, in the form that ``filesystem_write`` accepts."""
         piece = self._bytes(_MAX_RAW)
         text = base64.b64encode(piece.data).decode()
         return Answer(
@@ -290,7 +290,7 @@ class _Reading:
         )
 
     def media(self) -> Answer:
-        """The whole file, which is no text."""
+        """Return the whole binary file as an image, as audio, or as a resource."""
         kind = type_of_bytes(self._name, self._head[:SNIFFED])
         block: Literal["image", "audio"]
         if is_image(kind):
@@ -309,7 +309,7 @@ class _Reading:
         return Answer(self._binary_result(kind, block, piece), ({"type": block, "data": encoded, "mimeType": kind},))
 
     def blob(self, kind: str) -> Answer:
-        """The bytes that are asked for, as a resource of the type *kind*."""
+        """Return the requested bytes as a resource of the type *kind*."""
         piece = self._bytes()
         resource = {
             "uri": "file://" + quote(os.fsencode(self._place.path)),
@@ -325,7 +325,7 @@ class _Reading:
         form = form_of(self._head, encoding)
         file = TextFile(self._call, self._fd, form=form, encoding=encoding, shown=self._place.shown)
         if encoding == "auto":
-            # What begins as binary is binary in all its parts.
+            # A file that begins as binary is treated as binary throughout.
             file.piece(0, _LOOKED_AT, whole_lines=False)
         return form, file
 
@@ -419,7 +419,7 @@ class _Reading:
 
 
 def _note(where: str, how: str) -> dict[str, str]:
-    """What those see who see only the text of a result."""
+    """Return a note for clients that show only the text of a result."""
     return {"type": "text", "text": f"[cut {where}; go on with {how}]"}
 
 
@@ -444,7 +444,7 @@ _STATX_BTIME_AT: Final = 80
 
 
 class StatArguments(Arguments):
-    """What is looked at."""
+    """Arguments of filesystem_stat."""
 
     path: str = Field(description="Absolute, or relative to the first root")
     follow: bool = Field(default=False, description="Follow a symlink")
@@ -452,7 +452,7 @@ class StatArguments(Arguments):
 
 
 class StatResult(Result):
-    """What is known of it."""
+    """Result of filesystem_stat."""
 
     path: str = Field(description="Absolute")
     type: EntryType = Field(description="What it is")
@@ -484,14 +484,14 @@ def _stat(call: Call, arguments: StatArguments) -> Answer:
             return Answer(_result(place, fd, status))
         if stat.S_ISLNK(status.st_mode):
             raise InvalidArgument(f"{place.shown} is {kind(status.st_mode)}, which has no digest; set follow as well")
-    # Everything is said of the one file that is read, which may have taken the place of the other.
+    # Use the status of the file that was read, which may have replaced the one examined before.
     with call.jail.file(place) as fd, translated(place, "reading"):
         sha256 = digest(call, fd)
         return Answer(_result(place, fd, os.fstat(fd), sha256))
 
 
 def _result(place: Place, fd: int, status: os.stat_result, sha256: str | None = None) -> StatResult:
-    """What is said of *fd*. Raises OSError."""
+    """Return the metadata of *fd*. Raises OSError."""
     found = type_of(status.st_mode)
     mime_type = type_of_name(place.relative.rpartition("/")[2]) if found == "file" else UNKNOWN
     return StatResult(
@@ -532,7 +532,7 @@ def _group(number: int) -> str | None:
 
 
 def _created(fd: int) -> str | None:
-    """When *fd* was made: statx(2), which Python does not have. None where that is not known."""
+    """Return the creation time of *fd*, by statx(2), which Python lacks; None if unknown."""
     answer = ctypes.create_string_buffer(_STATX_SIZE)
     if _LIBC.statx(fd, b"", _EMPTY_PATH, _BTIME, answer) != 0:
         return None

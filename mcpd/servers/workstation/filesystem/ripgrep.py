@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Search with ripgrep: its arguments, its output, and the files that it names.
+"""Search with ripgrep: its arguments, its output, and verification of the files that it names.
 
-ripgrep opens files by path. Whoever swaps a file for a symlink or a hard link meanwhile makes it read something else,
-so its output is only believed as far as a descriptor opened through the jail has the same text at the same place.
+ripgrep opens files by path. A file could be replaced by a symlink or a hard link meanwhile, so its output is only
+accepted if a descriptor opened through the jail has the same text at the same offset.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ _UTF_16: Final = {codecs.BOM_UTF16_LE: "utf-16-le", codecs.BOM_UTF16_BE: "utf-16
 
 
 class Sources:
-    """One file after the other; a context manager that closes the last."""
+    """The files in which ripgrep has found matches, one at a time; a context manager that closes the last."""
 
     def __init__(self, call: Call, directory: Place) -> None:
-        """Paths are from *directory*."""
+        """Open files by paths relative to *directory*."""
         self._call = call
         self._directory = directory
         self._open = ExitStack()
         self._fd = -1
         self._start = 0
-        """Where the text begins, behind a byte order mark."""
+        """Offset of the text, after a byte order mark."""
         self._text: bytes | None = None
-        """The whole text, as UTF-8, of what is written otherwise."""
+        """The whole text in UTF-8, of a file in another encoding."""
 
     def __enter__(self) -> Self:
         return self
@@ -52,7 +52,7 @@ class Sources:
         self._open.close()
 
     def begin(self, path: str) -> bool:
-        """Go on to the file *path*; says whether it may be read at all."""
+        """Open the next file, *path*; return False if it may not be read."""
         self._open.close()
         self._fd, self._text = -1, None
         try:
@@ -78,7 +78,7 @@ class Sources:
 
 
 MOST_EVENT: Final = 1024 * 1024
-"""Bytes of what ripgrep says of one line; of longer lines only the beginning is shown."""
+"""Maximum size of an event of ripgrep in bytes; of longer lines only the beginning is shown."""
 _START: Final = b'{"type":"'
 _NUMBER: Final = re.compile(rb'[}],"line_number":(\d+),"absolute_offset":(\d+),')
 _OVERLAP: Final = 128
@@ -87,10 +87,10 @@ _TEXT: Final = re.compile(rb'"lines":\{"(text|bytes)":"((?:[^"\\]|\\u[0-9a-f]{4}
 
 
 def started(query: Query) -> tuple[tuple[str, ...], bytes]:
-    """What runs *query*: its arguments and its stdin.
+    """Return the arguments and the stdin of the command for *query*.
 
-    More may be found than *query* asks for, by globs, ``hidden`` and hard links: :class:`.matches.Matches` asks what
-    counts.
+    It may find more than *query* asks for, because of globs, ``hidden`` and hard links: :class:`.matches.Matches`
+    filters that.
     """
     argv = [
         "rg",
@@ -119,7 +119,7 @@ def started(query: Query) -> tuple[tuple[str, ...], bytes]:
     included = simple(query.include)
     rules = ""
     if included:
-        # As globs of its own they would bring back what .gitignore leaves out; an ignore file does not.
+        # As --glob they would include files that .gitignore excludes; an ignore file does not.
         argv.append("--ignore-file=/dev/stdin")
         wanted = "".join(f"!{each}{'**' * each.endswith('/')}\n" for each in included)
         rules = f"*\n!*/\n{wanted}{'' if query.hidden else '.*'}\n"
@@ -128,15 +128,15 @@ def started(query: Query) -> tuple[tuple[str, ...], bytes]:
 
 
 def complaint(stderr: bytes) -> str:
-    """The last line of what ripgrep says of a pattern that it cannot use; it underlines the place before."""
+    """Return the last line of ripgrep's error message about a pattern; the lines before it underline the position."""
     lines = stderr.decode(errors="replace").strip().split("\n")
     return lines[-1].removeprefix("error: ")
 
 
 class Events:
-    """Takes what ``rg --json`` says, in lines of which a long one comes in pieces.
+    """Parses the output of ``rg --json``, in which a long line comes in pieces.
 
-    A file of which it says what *sources* do not have is another one by now, and nothing more of it counts.
+    A file whose text differs from that in *sources* was replaced meanwhile, and its further matches are ignored.
     """
 
     def __init__(self, matches: Matches, sources: Sources, *, multiline: bool) -> None:
@@ -147,8 +147,8 @@ class Events:
         self._long = False
 
     def take(self, piece: bytes) -> None:
-        """Take one line, or a piece of it."""
-        # In a JSON string no quote stands without a backslash, so this is the beginning of an event.
+        """Parse a line, or a piece of one."""
+        # In a JSON string every quote has a backslash, so this is the beginning of an event.
         if piece.startswith(_START):
             self._pieces, self._long = b"", False
         if self._long:
@@ -165,7 +165,7 @@ class Events:
         try:
             event: dict[str, Any] = json.loads(self._pieces)
         except ValueError:
-            # What it ends in is the text of a line; the rest comes.
+            # The text of a line ends like an event; its rest follows.
             return
         self._pieces = b""
         data = event["data"]
@@ -185,7 +185,7 @@ class Events:
             self._match(data, raw)
 
     def _match(self, data: dict[str, Any], raw: bytes) -> None:
-        # It names no place for nothing at the end of a file without a last newline, such as of "$".
+        # ripgrep gives no position for an empty match at the end of a file without final newline, such as of "$".
         submatches = data["submatches"] or [{"start": len(raw), "end": len(raw)}]
         if not self._multiline:
             submatches = submatches[:1]
@@ -194,7 +194,7 @@ class Events:
             self._matches.line(number, lines, column=column, match=True)
 
     def _number(self, piece: bytes) -> None:
-        """Look for the number of a line that is too long, which comes after its text."""
+        """Find the number of a line that is too long; it follows the text."""
         self._pieces += piece
         found = _NUMBER.search(self._pieces, max(0, len(self._pieces) - len(piece) - _OVERLAP) if piece else 0)
         if found is None:
@@ -210,19 +210,19 @@ class Events:
             text = head.decode(errors="replace")
             match = self._pieces.startswith(b'{"type":"match"')
             self._matches.line(int(found[1]), text.split("\n", 1)[0], match=match)
-            # Across lines an event is about all lines that match one after the other, of which this is the first.
+            # In multiline mode an event covers consecutive matching lines, of which this is the first.
             if match and self._multiline:
                 self._matches.cut()
         self._pieces = b""
 
 
 def _raw(value: dict[str, str]) -> bytes:
-    """Bytes as ripgrep writes them: as text where they are UTF-8."""
+    """Return the bytes of a JSON value of ripgrep, which is text if they are UTF-8, otherwise base64."""
     return value["text"].encode() if "text" in value else base64.b64decode(value["bytes"])
 
 
 def _spans(raw: bytes, submatches: list[dict[str, Any]]) -> Iterator[tuple[int, int]]:
-    """Where *submatches*, which count bytes, are in the text."""
+    """Yield the start and end of *submatches*, given in bytes, in characters."""
     position = characters = 0
     for each in submatches:
         characters += len(raw[position : each["start"]].decode(errors="replace"))

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Search without ripgrep: names of all kinds, and contents where ripgrep is not installed.
+"""Search without ripgrep: names of all types, and contents where ripgrep is not installed.
 
-This is a program of its own, which is given a :class:`Query` as JSON and says what it finds as lines of JSON. A pattern
-that takes for ever takes its own process with it, and the kernel holds that to the roots. Standard library only.
+This is a separate program that reads a :class:`Query` as JSON and prints what it finds as lines of JSON. A pattern that
+takes forever blocks only this process, which the kernel confines to the roots. Standard library only.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
 MAX_WHOLE: Final = 64 * 1024 * 1024
-"""Bytes of a file that has to be in memory as a whole: for patterns across lines, and in UTF-16."""
+"""Maximum size of a file that is read at once, in bytes: for multiline patterns, and in UTF-16."""
 MAX_SIZE: Final = 128 * 1024 * 1024
-"""Bytes of any other file that is searched: ripgrep takes more than twice as much for one that is a single line."""
+"""Maximum size of other files, in bytes: ripgrep takes more than twice as much memory for one that is a single line."""
 MAX_TEXT: Final = 500
-"""Characters of a line that are shown."""
+"""Maximum number of characters shown of a line."""
 _BLOCK: Final = 1024 * 1024
 _MAX_LINE: Final = 4 * _BLOCK
 _MEMORY: Final = 2 * 1024 * 1024 * 1024
@@ -37,7 +37,7 @@ _UTF_16: Final = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
 
 def per_line(text: str, number: int, spans: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int, str]]:
-    """The line, the column and the lines of each of *spans* in *text*, whose first line is *number*: one a line."""
+    """Yield line number, column and lines of each of *spans* in *text*, one per line; the first line is *number*."""
     position, seen = 0, 0
     for start, end in spans:
         number += text.count("\n", position, start)
@@ -52,7 +52,7 @@ def per_line(text: str, number: int, spans: Iterable[tuple[int, int]]) -> Iterat
 
 
 def cut(text: str, column: int) -> str:
-    """*text*, as much of it as is shown, with its character number *column*."""
+    """Return *text*, cut to :data:`MAX_TEXT` characters around the character number *column*."""
     if len(text) <= MAX_TEXT:
         return text
     start = 0 if column <= MAX_TEXT - _BEFORE else column - 1 - _BEFORE
@@ -62,25 +62,25 @@ def cut(text: str, column: int) -> str:
 
 
 def say(kind: str, **data: str | int | bool | None) -> None:
-    """Say one thing."""
+    """Print a line of JSON of the given *kind*."""
     sys.stdout.write(json.dumps({"kind": kind, **data}) + "\n")
 
 
 def compiled(query: Query) -> re.Pattern[str]:
-    """The pattern of *query*. Raises re.error."""
+    """Return the compiled pattern of *query*. Raises re.error."""
     flags = re.MULTILINE | (re.IGNORECASE if query.ignore_case else 0)
     return re.compile(re.escape(query.pattern) if query.literal else query.pattern, flags)
 
 
 class _Contents:
-    """Files, one after the other."""
+    """Searches the contents of files."""
 
     def __init__(self, query: Query) -> None:
         self._query = query
         self._pattern = compiled(query)
 
     def search(self, directory: int, name: str, path: str) -> None:
-        """Say what is found in the file *name*, and at last whether it is a binary one, in which nothing counts."""
+        """Print the matches in the file *name*, and finally whether it is binary, which makes them invalid."""
         try:
             fd = opened(directory, name)
         except OSError:
@@ -110,8 +110,8 @@ class _Contents:
         goes_on = False
         for block in blocks:
             lines = [line.removesuffix("\r") for line in block.removesuffix("\n").split("\n")]
-            # A literal is nowhere in a line if it is nowhere in the block. Of other patterns that cannot be said,
-            # or not in time: what is quick in a line may not be in a million characters.
+            # A literal that is not in the block is in none of its lines. For other patterns that is wrong, or takes too
+            # long: a pattern that is fast in a line may be slow in a million characters.
             if self._query.literal and not after and not self._pattern.search(block):
                 number += len(lines)
                 first = max(goes_on, len(lines) - context)
@@ -136,7 +136,7 @@ class _Contents:
                 else:
                     before.append(_Line("context", number, line))
                 goes_on = False
-            # Whether its last line goes on in the next block.
+            # True if its last line continues in the next block.
             goes_on = not block.endswith("\n")
             number -= goes_on
 
@@ -176,7 +176,7 @@ class _Binary(Exception):
 
 
 def _blocks(fd: int) -> Iterator[str]:
-    """The text of a file in blocks that end where a line ends, unless that alone is too long."""
+    """Yield the text of a file in blocks that end at the end of a line, unless that line alone is too long."""
     rest = b""
     first = True
     while data := os.read(fd, _BLOCK):
@@ -214,7 +214,7 @@ def _tell(seen: int) -> None:
 
 
 def run(query: Query) -> None:
-    """Search what *query* asks for in the working directory."""
+    """Run *query* in the working directory and print what it finds."""
     if query.only:
         top = os.open(".", os.O_RDONLY | os.O_DIRECTORY)
         _Contents(query).search(top, query.only, query.only)
@@ -241,16 +241,16 @@ def main() -> None:
     try:
         run(query)
     except (re.error, FutureWarning, OverflowError, RecursionError) as error:
-        # It warns of what other programs read as a set in a set, such as [[:alpha:]], and would find something else.
+        # Python warns of nested sets such as [[:alpha:]], which other engines support and would match differently.
         say("fault", message=str(error))
     except MemoryError:
         say("fault", message="it takes too much memory")
 
 
 def started(query: Query) -> tuple[tuple[str, ...], tuple[str, ...], bytes]:
-    """What runs *query*: its arguments, what it has to read besides the system, and its stdin."""
+    """Return the arguments, the paths to read besides the system's, and the stdin of the program for *query*."""
     here = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120
-    # These files are a package of their own there, for which nothing else of mcpd is imported.
+    # There these files are a package of their own, so that nothing else of mcpd is imported.
     begin = (
         "import sys, types; package = types.ModuleType('search'); package.__path__ = [sys.argv[1]]; "
         "sys.modules['search'] = package; from search.scanning import main; main()"

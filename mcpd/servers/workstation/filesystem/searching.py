@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """``filesystem_search``: lines that match, and names.
 
-No pattern is tried in this process: one that takes for ever is ended with the program that tries it.
+No pattern is evaluated in this process: one that takes forever is ended with the program that evaluates it.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _Glob = Annotated[str, StringConstraints(min_length=1, max_length=512)]
 
 
 class SearchArguments(Arguments):
-    """What is searched for, and where."""
+    """Arguments of filesystem_search."""
 
     pattern: str = Field(
         description="A regular expression. With target name, it is matched against each name, or the path from the"
@@ -83,7 +83,7 @@ class Match(Result):
 
 
 class SearchResult(Result):
-    """What was found."""
+    """Result of filesystem_search."""
 
     matches: list[Match] = Field(description="In the order of the paths")
     files: int = Field(description="Number of matching files or names")
@@ -95,9 +95,9 @@ class SearchResult(Result):
 class _Target:
     asked: Place
     directory: Place
-    """Where the search is started, without symlinks."""
+    """The directory in which to search, without symlinks."""
     only: str
-    """The one file in it; empty for all."""
+    """The name of the only file to search; empty for all."""
 
     def path(self, relative: str) -> str:
         return self.asked.path if self.only else self.asked.child(relative).path
@@ -129,7 +129,7 @@ def _max_size(arguments: SearchArguments) -> int:
 
 
 def _query(call: Call, arguments: SearchArguments, target: _Target) -> Query:
-    """What the engines are asked. Raises :class:`~mcpd.errors.InvalidArgument`."""
+    """Return the query for the engines. Raises :class:`~mcpd.errors.InvalidArgument`."""
     names = arguments.target == "name"
     pattern = arguments.pattern
     shown = printable(pattern)
@@ -167,9 +167,9 @@ def _ignores_case(arguments: SearchArguments) -> bool:
 
 
 def _accepts(query: Query) -> Callable[[str], bool]:
-    """Whether a file that ripgrep names is one of those that are searched.
+    """Return the filter for paths that ripgrep prints.
 
-    Raises :class:`~mcpd.errors.InvalidArgument` for a glob that cannot be used.
+    Raises :class:`~mcpd.errors.InvalidArgument` for an invalid glob.
     """
     try:
         include, exclude = Globs(with_contents(query.include)), Globs(query.exclude)
@@ -197,7 +197,7 @@ async def _search(call: Call, arguments: SearchArguments) -> Answer:
     target, query, accepts = await call.in_thread(lambda: _prepared(call, arguments))
     with_ripgrep = not query.names and call.which("rg") is not None
     with Sources(call, target.directory) as sources:
-        # A file with other names must not even count as left out, or patterns would tell what is in it.
+        # Files with other names must not even be counted as omitted: that would reveal whether the pattern matches.
         matches = Matches(
             (lambda path: accepts(path) and sources.begin(path)) if with_ripgrep else lambda _: True,
             above=target.asked.path,
@@ -236,7 +236,7 @@ def _match(found: Found, target: _Target, arguments: SearchArguments) -> Match:
 
 
 def _text(result: SearchResult, arguments: SearchArguments) -> Iterator[str]:
-    """What grep(1) would print, and a last line that counts."""
+    """Yield lines in the format of grep(1), and a last line with the number of matches."""
     if arguments.target == "name":
         yield from (one_line(each.path) + "/" * (each.type == "directory") for each in result.matches)
     else:

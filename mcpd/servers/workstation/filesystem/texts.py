@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Text files: encodings, and pieces of files of any size, cut where a character or a line ends.
+"""Text files: encodings, and parts of files of any size, cut at the end of a character or line.
 
 A file may grow and shrink while it is read.
 """
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
     from mcpd.servers.workstation.call import Call
 
 CHUNK: Final = 1024 * 1024
-"""Bytes that are read or written between two questions whether anybody still waits."""
+"""Bytes read or written between two checks whether the call is over."""
 
 
 def read_at(call: Call, fd: int, offset: int, most: int) -> bytes:
-    """The bytes of *fd* from *offset* on: *most* of them, fewer only where the file ends. Raises OSError."""
+    """Return *most* bytes of *fd* from *offset*, or fewer at the end of the file. Raises OSError."""
     parts = []
     while most > 0:
         call.check()
@@ -40,7 +40,7 @@ def read_at(call: Call, fd: int, offset: int, most: int) -> bytes:
 
 
 def digest(call: Call, fd: int) -> str:
-    """The SHA-256, in hexadecimal digits, of all that *fd* has; the call reports how far it is. Raises OSError."""
+    """Return the SHA-256 of the whole file *fd* in hexadecimal digits; report progress. Raises OSError."""
     found, done = hashlib.sha256(), 0
     size = os.fstat(fd).st_size
     while part := read_at(call, fd, done, CHUNK):
@@ -58,10 +58,10 @@ EditEncoding: TypeAlias = Literal["auto", TextEncoding]
 WriteEncoding: TypeAlias = Literal[TextEncoding, "base64"]
 
 LONGEST: Final = 4
-"""Bytes of the longest character, and of the longest byte order mark."""
+"""Maximum size in bytes of a character, and of a byte order mark."""
 
 _MARKS: Final[tuple[tuple[TextEncoding, str, bytes], ...]] = (
-    # UTF-32 comes before UTF-16, whose little-endian mark begins like its own.
+    # UTF-32 must be before UTF-16, whose little-endian mark has the same beginning.
     ("utf-8", "utf-8", codecs.BOM_UTF8),
     ("utf-32", "utf-32-le", codecs.BOM_UTF32_LE),
     ("utf-32", "utf-32-be", codecs.BOM_UTF32_BE),
@@ -78,21 +78,21 @@ _UNMARKED: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """How the text of one file is written."""
+    """The encoding of one file."""
 
     encoding: TextEncoding
-    """As the tools call it."""
+    """The name used by the tools."""
     codec: str
-    """As Python calls it, with its byte order."""
+    """The name used by Python, with the byte order."""
     mark: bytes = b""
-    """The byte order mark in front, which is no part of the text."""
+    """The byte order mark, which is not part of the text."""
 
 
 def form_of(head: bytes, encoding: EditEncoding) -> Form:
-    """How a file that begins with the bytes *head*, at least :data:`LONGEST` if it has them, is written.
+    """Return the form of a file that begins with *head*, at least :data:`LONGEST` bytes if it has as many.
 
-    With "auto" a byte order mark tells, and without one it is UTF-8. A named encoding is taken as named; a mark that
-    fits it is recognized, and tells the byte order of UTF-16 and UTF-32, which is little-endian without one.
+    "auto" is determined by the byte order mark; without one it is UTF-8. For a named encoding, a matching mark is
+    recognized and determines the byte order of UTF-16 and UTF-32, which is little-endian without one.
     """
     for name, codec, mark in _MARKS:
         if head.startswith(mark) and encoding in {"auto", name, codec}:
@@ -101,15 +101,15 @@ def form_of(head: bytes, encoding: EditEncoding) -> Form:
 
 
 def written_form(encoding: TextEncoding) -> Form:
-    """How a new file is written: little-endian and with a mark where *encoding* leaves the byte order open."""
+    """Return the form of a new file: little-endian, with a mark, if *encoding* leaves the byte order open."""
     marks = {"utf-16": codecs.BOM_UTF16_LE, "utf-32": codecs.BOM_UTF32_LE}
     return Form(encoding, _UNMARKED.get(encoding, encoding), marks.get(encoding, b""))
 
 
 def decode(data: bytes, encoding: EditEncoding, shown: str) -> tuple[str, Form]:
-    """The text of the whole file *data*, which messages call *shown*, without its mark, and how it is written.
+    """Return the text of the whole file *data*, without its mark, and its form; *shown* is its name in messages.
 
-    Raises :class:`~mcpd.errors.InvalidArgument` for what is no text in *encoding*; "auto" takes nothing with NULs.
+    Raises :class:`~mcpd.errors.InvalidArgument` if it is not text in *encoding*; "auto" accepts no NULs.
     """
     form = form_of(data[:LONGEST], encoding)
     try:
@@ -122,7 +122,7 @@ def decode(data: bytes, encoding: EditEncoding, shown: str) -> tuple[str, Form]:
 
 
 def undecodable(form: Form, encoding: EditEncoding, offset: int, shown: str) -> InvalidArgument:
-    """The error of a file, called *shown*, that is no text in *form* at the byte *offset*."""
+    """Return the error for a file, named *shown*, that is not text in *form* at the byte *offset*."""
     what = "binary, or text in an encoding that has to be named" if encoding == "auto" else f"not {form.encoding}"
     return InvalidArgument(
         f"{shown} is {what}: byte {offset} is no {form.encoding}; 'latin-1' takes every byte as a character,"
@@ -131,9 +131,9 @@ def undecodable(form: Form, encoding: EditEncoding, offset: int, shown: str) -> 
 
 
 def encode(text: str, form: Form) -> bytes:
-    """The bytes of *text* in *form*, with its mark.
+    """Return *text* encoded in *form*, with its mark.
 
-    Raises :class:`~mcpd.errors.InvalidArgument` for a character that it cannot write.
+    Raises :class:`~mcpd.errors.InvalidArgument` for a character that cannot be encoded.
     """
     try:
         return form.mark + text.encode(form.codec)
@@ -147,7 +147,7 @@ def encode(text: str, form: Form) -> bytes:
 
 
 def bytes_of(content: str, encoding: WriteEncoding) -> bytes:
-    """What a new file holds whose *content* is text in *encoding*, or base64, in which white space does not count.
+    """Return the bytes of a new file for *content*, text in *encoding*, or base64, in which white space is ignored.
 
     Raises :class:`~mcpd.errors.InvalidArgument`.
     """
@@ -160,52 +160,52 @@ def bytes_of(content: str, encoding: WriteEncoding) -> bytes:
 
 
 MAX_JSON: Final = 5 * 1024 * 1024
-"""Bytes that the text of one answer takes in JSON; it stands there twice, and 16 MiB is what a message may have."""
+"""Maximum size of the text of one result as JSON, in bytes; it is there twice, and messages are limited to 16 MiB."""
 _MOST_JSON: Final = 6
-"""Bytes of a character in JSON, if it is a control character."""
+"""Maximum size of a character in JSON, in bytes: that of a control character."""
 _STEP: Final = 4096
-"""Characters that are measured at once."""
+"""Characters measured at once."""
 
 
 class NotText(InvalidArgument):
-    """The file is no text in the encoding that was tried."""
+    """Error: the file is not text in the encoding that was tried."""
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A piece of the text of a file."""
+    """A part of the text of a file."""
 
     text: str
     start: int
-    """The byte of the file that it begins at."""
+    """Offset of its first byte in the file."""
     end: int
-    """The byte after it."""
+    """Offset of the byte after it."""
     is_last: bool
     """True if the file ended there."""
     is_full: bool = False
-    """True if it was cut as its JSON would be too long."""
+    """True if it was cut because its JSON would be too long."""
 
     @property
     def newlines(self) -> int:
-        """The lines that end in it."""
+        """The number of lines that end in it."""
         return self.text.count("\n")
 
     @property
     def lines(self) -> int:
-        """The lines of which it has something."""
+        """The number of lines, including an incomplete last one."""
         return self.newlines + (self.text[-1:] not in {"", "\n"})
 
     @property
     def ends_line(self) -> bool:
-        """True if a line begins where it ends."""
+        """True if it ends at the end of a line."""
         return self.text.endswith("\n")
 
 
 class TextFile:
-    """An open text file. Methods raise OSError, :class:`NotText`, and what ``call.check`` raises."""
+    """An open text file. Methods raise OSError, :class:`NotText`, and the errors of ``call.check``."""
 
     def __init__(self, call: Call, fd: int, *, form: Form, encoding: EditEncoding, shown: str) -> None:
-        """It is written in *form*; *encoding* is what was asked for, and with "auto" a text holds no NULs."""
+        """Read *fd* in *form*; *encoding* is the requested one, and with "auto" text must not contain NULs."""
         self._call = call
         self._fd = fd
         self._form = form
@@ -213,10 +213,10 @@ class TextFile:
         self._shown = shown
 
     def piece(self, offset: int, most: int, *, whole_lines: bool) -> Piece:
-        """The text from the byte *offset* on, *most* bytes of it, but one character at least.
+        """Return the text from the byte *offset* on, at most *most* bytes, but at least one character.
 
-        If *offset* is within a character, the text begins with the next one. With *whole_lines* what does not reach the
-        end of the file is cut after a line, if there is the end of one; so is what would take more than
+        If *offset* is within a character, the text begins with the next one. With *whole_lines*, text that ends before
+        the end of the file is cut after its last complete line, if there is one; so is text of more than
         :data:`MAX_JSON` bytes in JSON.
         """
         start = self._boundary(offset)
@@ -239,7 +239,7 @@ class TextFile:
         return Piece(text, start, start + used, is_last, is_full)
 
     def cut(self, piece: Piece, lines: int) -> Piece:
-        """*piece*, but at most *lines* lines of it."""
+        """Return *piece*, cut to at most *lines* lines."""
         end = _after_newlines(piece.text, lines)
         if end is None or end == len(piece.text):
             return piece
@@ -247,9 +247,9 @@ class TextFile:
         return Piece(text, piece.start, piece.start + self._size(text), is_last=False, is_full=piece.is_full)
 
     def line_start(self, number: int) -> int:
-        """The byte that the line *number*, counted from 1, begins at, which may be the end of the file.
+        """Return the offset of the line *number*, counted from 1; it may be the end of the file.
 
-        Raises :class:`~mcpd.errors.InvalidArgument` if there are not so many lines.
+        Raises :class:`~mcpd.errors.InvalidArgument` if there are fewer lines.
         """
         position = begin = len(self._form.mark)
         decoder = codecs.getincrementaldecoder(self._form.codec)()
@@ -270,9 +270,9 @@ class TextFile:
         return begin
 
     def lines_after(self, offset: int) -> tuple[int, bool]:
-        """How many lines end after the byte *offset*, and whether the file ends with the end of one.
+        """Return how many lines end after the byte *offset*, and whether the last line is complete.
 
-        What cannot be decoded is no end of a line.
+        Bytes that cannot be decoded are not line ends.
         """
         decoder = codecs.getincrementaldecoder(self._form.codec)("replace")
         count, last = 0, ""
@@ -295,13 +295,13 @@ class TextFile:
         return text
 
     def _decoded(self, data: bytes, position: int, *, final: bool) -> tuple[str, int]:
-        """The whole characters that *data*, found at *position*, begins with, and how many bytes those are."""
+        """Return the complete characters at the beginning of *data*, found at *position*, and their size in bytes."""
         decoder = codecs.getincrementaldecoder(self._form.codec)()
         text = self._fed(decoder, data, position, final=final)
         return text, len(data) - len(decoder.getstate()[0])
 
     def _boundary(self, offset: int) -> int:
-        """The first byte of the first character that begins at *offset* or later."""
+        """Return the offset of the first character that begins at *offset* or later."""
         codec = self._form.codec
         offset = max(offset, len(self._form.mark))
         if codec.startswith("utf-32"):
@@ -321,12 +321,12 @@ class TextFile:
 
 
 def too_few(shown: str, lines: int) -> InvalidArgument:
-    """The error of a line that the file, called *shown*, does not have."""
+    """Return the error for a line number that the file, named *shown*, does not have."""
     return InvalidArgument(f"{shown} has only {lines} line{'' if lines == 1 else 's'}")
 
 
 def _fitting(text: str) -> int:
-    """How many characters of *text* take at most :data:`MAX_JSON` bytes in JSON."""
+    """Return how many characters of *text* take at most :data:`MAX_JSON` bytes in JSON."""
     if len(text) * _MOST_JSON <= MAX_JSON or json_size(text) <= MAX_JSON:
         return len(text)
     position, room = 0, MAX_JSON
@@ -336,7 +336,7 @@ def _fitting(text: str) -> int:
 
 
 def _after_newlines(text: str, count: int) -> int | None:
-    """Where the line after *count* newlines begins; None if there are fewer."""
+    """Return the index after *count* newlines, or None if there are fewer."""
     if text.count("\n") < count:
         return None
     end = 0

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The trash of each root, as the desktops have it for each file system.
+"""The trash of each root, as desktops have it for each file system.
 
-After the FreeDesktop.org Trash specification 1.0: in ``.Trash-$uid`` at the top, ``files`` has what was deleted and
-``info`` where it came from and when.
+According to the FreeDesktop.org Trash specification 1.0: in ``.Trash-$uid`` of the top directory, ``files`` has the
+deleted files and ``info`` their original paths and deletion times.
 """
 
 from __future__ import annotations
@@ -41,19 +41,19 @@ _INFO: Final = "info"
 _IGNORE: Final = ".gitignore"
 _SUFFIX: Final = ".trashinfo"
 _LONGEST: Final = 200
-"""Bytes of a name that are kept, so that there is room for what is added to it."""
+"""Maximum number of bytes kept of a name, so that a suffix can be appended."""
 _NUMBERS: Final = 100
-"""How many of one name are told apart by numbers, before chance does."""
+"""Maximum number of equal names distinguished by numbers; then random suffixes are used."""
 _DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY
 
 
 def trash_name() -> str:
-    """What the trash of a root is called."""
+    """Return the name of the trash directory of a root."""
     return f".Trash-{os.geteuid()}"
 
 
 def name_of(root: Root) -> tuple[int, str]:
-    """The trash of *root*, as :func:`.atomic.locked` takes it."""
+    """Return the trash of *root*, in the form that :func:`.atomic.locked` accepts."""
     return root.fd, trash_name()
 
 
@@ -63,13 +63,13 @@ def is_in_trash(root: Root, directory: int, name: str) -> bool:
 
 
 def put_in_trash(call: Call, place: Place, directory: int, name: str) -> Place:
-    """Move *name* in *directory*, which is at *place*, to the trash; says where it is there.
+    """Move *name* in *directory*, which is at *place*, to the trash; return its place there.
 
-    The caller has locked both.
+    The caller must hold the locks of both.
 
-    Raises :class:`~mcpd.errors.InvalidArgument` if it is in the trash, is where a file system is mounted, or is on
-    another file system than the trash, :class:`~mcpd.errors.ReadOnly` if it is mounted read-only, and
-    :class:`~mcpd.errors.NotAuthorized` for a trash that is not safely ours.
+    Raises :class:`~mcpd.errors.InvalidArgument` if it is in the trash, is a mount point, or is on another file system
+    than the trash, :class:`~mcpd.errors.ReadOnly` if it is mounted read-only, and
+    :class:`~mcpd.errors.NotAuthorized` if others may own or write the trash.
     """
     if is_in_trash(place.root, directory, name):
         raise InvalidArgument(f"{place.shown} is in the trash already; permanent deletes it for good")
@@ -98,25 +98,25 @@ def put_in_trash(call: Call, place: Place, directory: int, name: str) -> Place:
 
 
 def forget(call: Call, directory: int, name: str) -> None:
-    """Remove the note of what was *name* in *directory*, if that is a trash: it has been moved out of it, or deleted.
+    """Remove the trash info of *name* in *directory*, if that is a trash: the file was moved out of it, or deleted.
 
-    By the real path: a symlink may have led there.
+    The real path counts, as a symlink may have led there.
     """
     real = path_of(directory)
     for root in call.jail.roots:
         if real != f"{real_path(*name_of(root))}/{_FILES}":
             continue
         noted = Place(root, f"{trash_name()}/{_INFO}/{name}{_SUFFIX}")
-        # What was asked for is done, and a note of what is gone is no fault: the desktops pass it over.
+        # The requested change was made; a leftover info file is harmless, as desktops ignore it.
         with suppress(McpdError), call.jail.parent(noted, adds=False) as (info, entry), translated(noted, "deleting"):
             os.unlink(entry, dir_fd=info)
 
 
 @contextmanager
 def _trash(root: Root) -> Iterator[tuple[int, int]]:
-    """Descriptors of ``files`` and ``info`` in the trash of *root*, which are made if they are missing.
+    """Yield descriptors of ``files`` and ``info`` in the trash of *root*, which are created if missing.
 
-    If nothing comes into one that was made for it, it goes again.
+    A newly created trash is removed again if nothing was moved into it.
     """
     top = Place(root, trash_name())
     is_new = status_at(*name_of(root)) is None
@@ -135,7 +135,7 @@ def _trash(root: Root) -> Iterator[tuple[int, int]]:
 
 
 def _remove(root: Root, found: int) -> None:
-    """Remove the trash *found* of *root*, unless there is something in it."""
+    """Remove the trash *found* of *root* if it is empty."""
     with suppress(OSError):
         for name in (_INFO, _FILES):
             with suppress(FileNotFoundError):
@@ -145,7 +145,7 @@ def _remove(root: Root, found: int) -> None:
 
 
 def _hide_from_git(directory: int, place: Place) -> None:
-    """Keep ``git add`` in a repository around from what was deleted."""
+    """Prevent ``git add`` in a surrounding repository from adding the trash."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     with translated(place, "writing .gitignore in"), suppress(FileExistsError):
         fd = os.open(_IGNORE, flags, 0o600, dir_fd=directory)
@@ -157,7 +157,7 @@ def _hide_from_git(directory: int, place: Place) -> None:
 
 @contextmanager
 def _own(directory: int, place: Place) -> Iterator[int]:
-    """A descriptor of the directory *place*, which is in *directory*; nobody else may write to it."""
+    """Yield a descriptor of the directory *place* in *directory*; it must be ours and not writable for others."""
     name = place.relative.rpartition("/")[2]
     with translated(place, "opening"):
         with suppress(FileExistsError):
@@ -177,7 +177,7 @@ def _own(directory: int, place: Place) -> Iterator[int]:
 
 def _names(name: str) -> Iterator[str]:
     short = os.fsencode(name)[:_LONGEST].decode(errors="ignore")
-    # Parts of git directories that are deleted one by one must not make one in the trash.
+    # Parts of git directories that are deleted one by one must not form one in the trash.
     if git_part(short) is None:
         yield short
     for number in range(2, _NUMBERS):
@@ -187,7 +187,7 @@ def _names(name: str) -> Iterator[str]:
 
 
 def _noted(info: int, name: str, place: Place) -> bool:
-    """Write what was at *place*; says whether *name* was free for it. Raises OSError."""
+    """Write the info file *name* for *place*; return False if it exists already. Raises OSError."""
     now = datetime.now().astimezone().replace(tzinfo=None)
     path = quote(os.fsencode(place.relative))
     text = f"[Trash Info]\nPath={path}\nDeletionDate={now.isoformat(timespec='seconds')}\n"

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The files that a search goes through: those below a directory, without hidden and ignored ones.
+"""The files that a search visits: those below a directory, without hidden and ignored ones.
 
-Globs are those of gitignore(5), matched in time that grows with the name, not with what a glob can be made to try.
+Globs are those of gitignore(5); matching time is proportional to the length of the name, whatever the glob is.
 
-Only the standard library, and no import from elsewhere: :mod:`.scanning` runs with this module as a separate program.
+Standard library only, and no imports from other modules: :mod:`.scanning` uses this in a separate program.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
 MAX_GLOBS: Final = 256
-"""How many globs there may be in all, those that braces stand for included."""
+"""Maximum number of globs in total, with braces expanded."""
 _ANY_DEPTH: Final = "**"
 _DIRECTORIES: Final = "(?:[^/]+/)*"
 _SIMPLE: Final = re.compile(r"[A-Za-z0-9_.@+*?-]+(?:/[A-Za-z0-9_.@+*?-]+)*/?")
@@ -29,20 +29,20 @@ _SIMPLE: Final = re.compile(r"[A-Za-z0-9_.@+*?-]+(?:/[A-Za-z0-9_.@+*?-]+)*/?")
 
 @dataclass(frozen=True, slots=True)
 class Glob:
-    """One glob without braces."""
+    """A glob without braces."""
 
     pattern: re.Pattern[str]
     only_directories: bool
 
     def matches(self, path: str, *, directory: bool) -> bool:
-        """Return True if it is about *path*, relative and without ``.``."""
+        """Return True if it matches *path*, relative and without ``.``."""
         return (directory or not self.only_directories) and self.pattern.fullmatch(path) is not None
 
 
 def parse(glob: str) -> Glob:
-    """Read *glob*: without a slash in its beginning or middle it is about names at any depth.
+    """Parse *glob*: without a slash at its beginning or in the middle it matches names at any depth.
 
-    Raises ValueError for what is none.
+    Raises ValueError if it is invalid.
     """
     only_directories = glob.endswith("/") and not glob.endswith("\\/")
     parts = (glob[:-1] if only_directories else glob).split("/")
@@ -56,9 +56,9 @@ def parse(glob: str) -> Glob:
 
 
 def _whole(parts: list[str]) -> str:
-    """The regular expression for a path of *parts*.
+    """Return the regular expression for a path of *parts*.
 
-    What stands between two ``**`` is taken where it comes first, for good: any later place leaves less to the rest.
+    Atomic groups fix the first match of the parts between two ``**``: any later one leaves less for the rest.
     """
     runs: list[list[str]] = [[]]
     for part in parts:
@@ -78,7 +78,7 @@ def _whole(parts: list[str]) -> str:
 
 
 def _segment(part: str) -> str:
-    """The regular expression for one name; what stands between two stars is taken where it comes first, too."""
+    """Return the regular expression for one name; the first match of the text between two stars is fixed, too."""
     pieces = [""]
     for each in _tokens(part):
         if each == "*":
@@ -93,7 +93,7 @@ def _segment(part: str) -> str:
 
 
 def _tokens(part: str) -> Iterator[str]:
-    """Regular expressions for the single characters of *part*, and ``*``."""
+    """Yield regular expressions for the single characters of *part*, and ``*``."""
     index = 0
     while index < len(part):
         char = part[index]
@@ -115,7 +115,7 @@ def _tokens(part: str) -> Iterator[str]:
 
 
 def _set(part: str, index: int) -> tuple[str, int]:
-    """The set that begins at *index*, after its bracket, and where it ends."""
+    """Return the set that begins at *index*, after its bracket, and the index where it ends."""
     negated = part[index : index + 1] in {"!", "^"}
     index += negated
     items: list[str] = []
@@ -139,7 +139,7 @@ def _item(part: str, index: int) -> tuple[str, int]:
 
 
 def expand(glob: str) -> list[str]:
-    """What *glob* stands for: one for each way through its ``{a,b}``. Raises ValueError."""
+    """Return the globs that *glob* expands to, one for each combination of its ``{a,b}``. Raises ValueError."""
     found: list[str] = []
     waiting = [glob]
     while waiting:
@@ -158,13 +158,13 @@ def expand(glob: str) -> list[str]:
 
 
 def simple(globs: Iterable[str]) -> list[str] | None:
-    """What *globs* stand for, without braces, if every program reads all of them alike. Raises ValueError."""
+    """Return *globs* without braces, or None if programs interpret some of them differently. Raises ValueError."""
     written = [each for glob in globs for each in expand(glob)]
     return written if all(_SIMPLE.fullmatch(each) for each in written) else None
 
 
 def _braces(glob: str) -> tuple[int, list[int], int] | None:
-    """Where the first braces open, their commas, and where they close."""
+    """Return the index of the first opening brace, of its commas, and of the closing brace; None without braces."""
     start, depth, commas = -1, 0, []
     index = 0
     while index < len(glob):
@@ -190,10 +190,10 @@ def _braces(glob: str) -> tuple[int, list[int], int] | None:
 
 
 class Globs:
-    """Globs of a caller, of which one has to match."""
+    """A list of globs, of which any one has to match."""
 
     def __init__(self, globs: Iterable[str]) -> None:
-        """Raises ValueError that names the glob and what is wrong with it."""
+        """Parse *globs*. Raises ValueError with the invalid glob and the fault."""
         self._globs: list[Glob] = []
         self._covered: dict[str, bool] = {"": False}
         for glob in globs:
@@ -208,11 +208,11 @@ class Globs:
         return bool(self._globs)
 
     def matches(self, path: str, *, directory: bool) -> bool:
-        """Return True if one is about *path*."""
+        """Return True if any glob matches *path*."""
         return any(each.matches(path, directory=directory) for each in self._globs)
 
     def covers(self, path: str) -> bool:
-        """Return True if one is about the file *path* or a directory that it is in."""
+        """Return True if any glob matches the file *path* or a directory above it."""
         return self._covers_directory(path.rpartition("/")[0]) or self.matches(path, directory=False)
 
     def _covers_directory(self, path: str) -> bool:
@@ -224,10 +224,10 @@ class Globs:
 
 
 class Ignored:
-    """What one ``.gitignore`` says."""
+    """The rules of one ``.gitignore``."""
 
     def __init__(self, text: str) -> None:
-        """Read *text*; lines that cannot be used say nothing, as git has it."""
+        """Parse *text*; invalid lines are ignored, as git does."""
         self._rules: list[tuple[Glob, bool]] = []
         for line in text.split("\n"):
             written = _without_trailing_spaces(line.removesuffix("\r"))
@@ -240,7 +240,7 @@ class Ignored:
                 continue
 
     def verdict(self, path: str, *, directory: bool) -> bool | None:
-        """Whether *path*, from the directory of the file, is ignored; None if nothing is said."""
+        """Return True if *path*, relative to the ``.gitignore``, is ignored, False if not, None if no rule matches."""
         for glob, included in reversed(self._rules):
             if glob.matches(path, directory=directory):
                 return not included
@@ -254,17 +254,17 @@ def _without_trailing_spaces(line: str) -> str:
 
 
 MAX_DEPTH: Final = 200
-"""How deep directories are searched: each level holds a descriptor."""
+"""Maximum depth of directories to search: each level takes a descriptor."""
 _MAX_RULES: Final = 1024 * 1024
 _EVERY: Final = 1000
 
 Rules: TypeAlias = "tuple[tuple[str, Ignored], ...]"
-"""What the ``.gitignore`` files so far say, each with what leads from its directory to the one at hand."""
+"""Rules of the ``.gitignore`` files above, each with the path from its directory to the directory of the search."""
 
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """What is searched."""
+    """The parameters of a search."""
 
     pattern: str
     literal: bool
@@ -279,36 +279,36 @@ class Query:
     context: int
     max_per_file: int | None
     max_size: int
-    """Bytes of a file above which it is left out."""
+    """Maximum size in bytes of files to search."""
     hard_links: bool
     only: str
-    """The one file that is searched; empty for all."""
+    """The only file to search; empty for all."""
     root: str
-    """The absolute path of the directory from which on ``.gitignore`` files count."""
+    """The absolute path of the topmost directory whose ``.gitignore`` applies."""
 
 
 def with_contents(include: Iterable[str]) -> list[str]:
-    """*include* with all that is below for each that names a directory."""
+    """Return *include*, with ``**`` appended to each glob that names a directory."""
     return [f"{each}**" if each.endswith("/") else each for each in include]
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One name in a directory."""
+    """An entry of a directory."""
 
     directory: int
-    """The descriptor of the directory."""
+    """Descriptor of the directory."""
     name: str
     path: str
-    """From the directory of the search."""
+    """Path relative to the directory of the search."""
     type: EntryType
 
 
 class Walk:
-    """All that a query asks for, in the order of the bytes of the names."""
+    """Iterates over the entries that a query selects, sorted by the bytes of the names."""
 
     def __init__(self, query: Query, report: Callable[[int], None]) -> None:
-        """*report* is told every now and then how many names were seen."""
+        """Call *report* regularly with the number of names seen."""
         self._query = query
         self._report = report
         self._include = Globs(with_contents(query.include))
@@ -316,7 +316,7 @@ class Walk:
         self._seen = 0
 
     def entries(self) -> Iterator[Entry]:
-        """Each with the descriptor of its directory, which is closed when the next is asked for."""
+        """Yield the entries; the descriptor of an entry's directory is only open until the next one is requested."""
         rules: Rules = ()
         here = os.getcwd()  # noqa: PTH109
         for above in _above(here, self._query.root):
@@ -335,9 +335,9 @@ class Walk:
             os.close(top)
 
     def _rules(self, directory: int, rules: Rules, below: str) -> Rules:
-        """*rules* and those of *directory*, from which *below* leads to the directory that is searched.
+        """Return *rules* and those of *directory*; *below* is the path from there to the directory of the search.
 
-        Of those above a repository none counts in it.
+        Rules above a repository do not apply within it.
         """
         if self._query.ignored:
             return ()
@@ -393,7 +393,7 @@ class Walk:
 
 
 def _above(path: str, root: str) -> list[str]:
-    """The directories that *path* is in, from *root* on."""
+    """Return the parent directories of *path*, from *root* on."""
     if not f"{path}/".startswith(f"{root.rstrip('/')}/"):
         return []
     above = path
@@ -413,12 +413,12 @@ def _exists(directory: int, name: str) -> bool:
 
 
 def opened(directory: int, name: str) -> int:
-    """A descriptor of *name*, whatever it is; no symlink is followed, and nothing is waited for. Raises OSError."""
+    """Return a descriptor of *name*, of any type, without following a symlink or blocking. Raises OSError."""
     return os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY, dir_fd=directory)
 
 
 def _small(directory: int, name: str) -> str:
-    """What the file *name* holds, if it is one."""
+    """Return the content of the file *name*, or an empty string if it is not a readable regular file."""
     try:
         fd = opened(directory, name)
     except OSError:
@@ -430,7 +430,7 @@ def _small(directory: int, name: str) -> str:
 
 
 def _type_of(entry: os.DirEntry[str]) -> EntryType:
-    """Without looking at the thing itself, where the directory tells."""
+    """Return the type of *entry*, from the directory itself if it tells."""
     if entry.is_symlink():
         return "symlink"
     try:

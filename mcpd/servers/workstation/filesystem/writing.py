@@ -42,14 +42,14 @@ if TYPE_CHECKING:
 
 
 class MkdirArguments(Arguments):
-    """What filesystem_mkdir takes."""
+    """Arguments of filesystem_mkdir."""
 
     path: str = Field(description="Absolute, or relative to the first root")
     parents: bool = Field(default=True, description="Also create missing directories above it")
 
 
 class MkdirResult(Result):
-    """What filesystem_mkdir says."""
+    """Result of filesystem_mkdir."""
 
     path: str = Field(description="Absolute")
     created: bool = Field(description="False if it already existed")
@@ -57,10 +57,10 @@ class MkdirResult(Result):
 
 
 def make_directories(call: Call, place: Place, *, parents: bool) -> list[Place]:
-    """Make the directory *place*, and those above it with *parents*; says which were missing, topmost first.
+    """Create the directory *place*, with *parents* those above it; return those that were missing, topmost first.
 
-    Raises :class:`~mcpd.errors.NotFound` for a missing one above without *parents* and
-    :class:`~mcpd.errors.InvalidArgument` if something else is in the way.
+    Raises :class:`~mcpd.errors.NotFound` for a missing parent without *parents*, and
+    :class:`~mcpd.errors.InvalidArgument` if a part of the path exists but is not a directory.
     """
     made = []
     if place.relative != HERE:
@@ -102,15 +102,15 @@ MKDIR: Final = Tool(
 
 
 MAX_BYTES: Final = 8 * 1024 * 1024
-"""Bytes that one call writes: in base64 they fit in a message on stdio, which may have 16 MiB."""
+"""Maximum number of bytes in one call: in base64 they fit in a message on stdio, which is limited to 16 MiB."""
 _DIGESTED: Final = 32 * 1024 * 1024
-"""Bytes of a file whose SHA-256 is told although only its end was written."""
+"""Maximum size in bytes of a file whose SHA-256 is reported after only its end was written."""
 _MAX_CONTENT: Final = MAX_BYTES // 3 * 4 + 4
-"""Characters: as many as base64 needs."""
+"""Maximum length of the content in characters, for base64."""
 
 
 class WriteArguments(Arguments):
-    """What filesystem_write takes."""
+    """Arguments of filesystem_write."""
 
     path: str = Field(description="Absolute, or relative to the first root")
     content: str = Field(max_length=_MAX_CONTENT, description="The text, or the bytes in base64; up to 8 MiB")
@@ -130,7 +130,7 @@ class WriteArguments(Arguments):
 
 
 class WriteResult(Result):
-    """What filesystem_write says."""
+    """Result of filesystem_write."""
 
     path: str = Field(description="Absolute")
     size: int = Field(description="Bytes of the file now")
@@ -141,10 +141,10 @@ class WriteResult(Result):
 
 
 def _write(call: Call, arguments: WriteArguments) -> Answer:
-    """Replace a file at once, or append to it in place.
+    """Replace a file atomically, or append to it in place.
 
-    To append is not to rename: a program that has the file open goes on writing to it, as to a log, and none of what
-    it writes is lost. If the disk is full meanwhile, the file is cut back to what it held.
+    Appending does not rename: a program that has the file open, such as a log, continues to write to it, and nothing
+    that it writes is lost. If the disk is full, the file is truncated to its old size.
     """
     data = bytes_of(arguments.content, arguments.encoding)
     if len(data) > MAX_BYTES:
@@ -199,7 +199,7 @@ def _append(call: Call, found: atomic.Target, arguments: WriteArguments) -> Writ
 
 
 def _continued(fd: int, arguments: WriteArguments) -> bytes:
-    """The content as it goes on in a file: in its byte order, with a byte order mark only at the beginning."""
+    """Return the content to append: in the file's byte order, with a byte order mark only if the file is empty."""
     if arguments.encoding == "base64" or not (head := os.pread(fd, LONGEST, 0)):
         return bytes_of(arguments.content, arguments.encoding)
     form = form_of(head, arguments.encoding)
@@ -207,7 +207,7 @@ def _continued(fd: int, arguments: WriteArguments) -> bytes:
 
 
 def _write_on(call: Call, fd: int, data: bytes) -> None:
-    """Append *data* to *fd*; if that fails, make it as long as it was, unless others have written to it meanwhile."""
+    """Append *data* to *fd*; on an error, truncate it to its old size, unless others have written to it meanwhile."""
     before = os.fstat(fd).st_size
     written = 0
     try:
@@ -233,13 +233,13 @@ WRITE: Final = Tool(
 
 
 MAX_TEXT: Final = 8 * 1024 * 1024
-"""Bytes, and characters, of a file that is edited, before and after."""
+"""Maximum size of a file to edit, before and after, in bytes and in characters."""
 _MAX_PIECE: Final = 1024 * 1024
 _MAX_REPLACEMENTS: Final = 100_000
 _COUNTED: Final = 1000
 _LINES_NAMED: Final = 5
 _CHECKED: Final = 65536
-"""Lines between two questions whether anybody still waits."""
+"""Lines between two checks whether the call is over."""
 _LINES_COMPARED: Final = 2000
 _WIDTH: Final = 120
 """Characters of a line that are compared."""
@@ -261,14 +261,14 @@ class Replacement(BaseModel):
 def replace(
     text: str, edit: Replacement, shown: str, *, taken: int = 0, check: Callable[[], None] = lambda: None
 ) -> tuple[str, list[Change]]:
-    r"""*text* after *edit*, which messages call *shown*, and the changes; *taken* replacements were made before.
+    r"""Return *text* after *edit*, and the changes; *shown* is its name in messages, *taken* the replacements so far.
 
     Where *text* has CRLF, ``\n`` in ``old_text`` matches that too, and ``new_text`` gets the line ends of what it
-    replaces, else those that most lines have. An edit that names a ``\r`` is taken to the letter.
+    replaces, or those of most lines. An edit that contains ``\r`` is taken literally.
 
     Raises :class:`~mcpd.errors.NotFound` if ``old_text`` does not occur, :class:`~mcpd.errors.InvalidArgument` if it
-    occurs more often than it may, :class:`~mcpd.errors.LimitExceeded` for too many replacements and
-    :class:`~mcpd.errors.TooLarge` for too long a result.
+    occurs more often than permitted, :class:`~mcpd.errors.LimitExceeded` for too many replacements and
+    :class:`~mcpd.errors.TooLarge` for a result that is too long.
     """
     variants = _variants(text, edit)
     if not edit.replace_all:
@@ -292,7 +292,7 @@ def replace(
 
 
 def _variants(text: str, edit: Replacement) -> list[tuple[str, str]]:
-    """What to look for and what to put there, for each kind of line ends that *text* has."""
+    """Return the pairs of old and new text for each kind of line ends in *text*."""
     old, new = edit.old_text, edit.new_text
     windows = text.count("\r\n")
     if not windows or "\r" in old or ("\n" not in old and "\r" in new):
@@ -306,7 +306,7 @@ def _variants(text: str, edit: Replacement) -> list[tuple[str, str]]:
 
 
 def _matches(text: str, variants: list[tuple[str, str]], *, overlapping: bool) -> Iterator[tuple[int, str, str]]:
-    """Where one of *variants* is in *text*, from its beginning on, what is there and what replaces it."""
+    """Yield the position of each match in *text*, in order, with its old and new text."""
     places = [_find(text, old, 0) for old, _ in variants]
     while any(place >= 0 for place in places):
         place, number = min((place, number) for number, place in enumerate(places) if place >= 0)
@@ -317,7 +317,7 @@ def _matches(text: str, variants: list[tuple[str, str]], *, overlapping: bool) -
 
 
 def _find(text: str, piece: str, start: int) -> int:
-    """Where *piece* is; one that begins with a line's end, but names no CR, does not begin in the middle of CRLF."""
+    """Return the index of *piece*, or -1; one that begins with a newline, but has no CR, does not match within CRLF."""
     place = text.find(piece, start)
     while place > 0 and text[place - 1] == "\r" and piece[0] == "\n" and "\r" not in piece:
         place = text.find(piece, place + 1)
@@ -337,7 +337,7 @@ def _made(text: str, found: list[tuple[int, str, str]]) -> tuple[str, list[Chang
 
 
 def _ambiguous(text: str, starts: list[int], count: int, shown: str) -> InvalidArgument:
-    """The error of an old_text that occurs *count* times, first at *starts*."""
+    """Return the error for an old_text that occurs *count* times, first at *starts*."""
     lines = ", ".join(str(text.count("\n", 0, start) + 1) for start in starts[:_LINES_NAMED])
     times = f"more than {_COUNTED} times" if count > _COUNTED else f"{count} times"
     return InvalidArgument(
@@ -347,7 +347,7 @@ def _ambiguous(text: str, starts: list[int], count: int, shown: str) -> InvalidA
 
 
 def _missing(text: str, old: str, shown: str, check: Callable[[], None]) -> NotFound:
-    """The error of an old_text that does not occur, with the line that is most like its first one."""
+    """Return the error for an old_text that does not occur, with the line most similar to its first one."""
     wanted = next((line.strip() for line in old.split("\n") if line.strip()), "")[:_WIDTH]
     best = _nearest(text, wanted, check) if wanted else None
     if best is None:
@@ -360,7 +360,7 @@ def _missing(text: str, old: str, shown: str, check: Callable[[], None]) -> NotF
 
 
 def _nearest(text: str, wanted: str, check: Callable[[], None]) -> tuple[int, str] | None:
-    """The number and the beginning of the line that is most like *wanted*, if one is."""
+    """Return the number and the beginning of the line most similar to *wanted*, or None if none is similar."""
     best: tuple[int, str] | None = None
     matcher = SequenceMatcher(None, "", wanted, autojunk=False)
     ratio = _SIMILAR
@@ -376,7 +376,7 @@ def _nearest(text: str, wanted: str, check: Callable[[], None]) -> tuple[int, st
 
 
 def _candidates(text: str, wanted: str, check: Callable[[], None]) -> list[tuple[int, str]]:
-    """Lines that may be like *wanted*: those with its longest word, or the first ones."""
+    """Return the lines that may be similar to *wanted*: those with its longest word, or the first ones."""
     word = max(wanted.split(), key=len)
     near: list[tuple[int, str]] = []
     first: list[tuple[int, str]] = []
@@ -397,11 +397,11 @@ def _candidates(text: str, wanted: str, check: Callable[[], None]) -> list[tuple
 
 
 _MAX_DIFF: Final = 256 * 1024
-"""Characters."""
+"""Maximum length of the diff in characters."""
 
 
 class EditArguments(Arguments):
-    """What filesystem_edit takes."""
+    """Arguments of filesystem_edit."""
 
     path: str = Field(description="A text file of up to 8 MiB; absolute, or relative to the first root")
     edits: list[Replacement] = Field(min_length=1, max_length=200, description="Applied in this order, all or none")
@@ -417,7 +417,7 @@ class EditArguments(Arguments):
 
 
 class EditResult(Result):
-    """What filesystem_edit says."""
+    """Result of filesystem_edit."""
 
     path: str = Field(description="Absolute")
     changed: bool = Field(description="True if the file was changed; with dry_run, if it would be")
@@ -430,7 +430,7 @@ class EditResult(Result):
 
 
 def _edit(call: Call, arguments: EditArguments) -> Answer:
-    """All edits or none. The file is replaced at once, and only if nobody has changed it since it was read."""
+    """Apply all edits or none; replace the file atomically, and only if it was not changed since it was read."""
     place = call.jail.place(arguments.path)
     with atomic.target(call, place) as found:
         data = _read(call, found)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The tools git/*: what git says of, and does to, repositories below the roots."""
+"""The git tools: status, history and changes of repositories below the roots."""
 
 from __future__ import annotations
 

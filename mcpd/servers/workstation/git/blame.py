@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""``git_blame``: the commit that each line of a file is from.
+"""``git_blame``: the commit in which each line of a file was last changed.
 
-The commits to ignore are read from the file that ``blame.ignoreRevsFile`` names, if it is in the roots: git would read
-any file, even through symlinks, and quote a line of it that is no id.
+The commits to ignore are read from the file in ``blame.ignoreRevsFile``, if it is within the roots: git itself would
+read any file, even through symlinks, and quote a line that is not an id.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ _LEADS_TO_COMMITS: Final = frozenset({"commit", "tag"})
 
 
 async def ignored_revisions(call: Call, repository: Repository) -> bytes:
-    """The ids, each in a line, of all commits that are listed and are there.
+    """Return the ids, one a line, of the listed commits that exist in the repository.
 
-    A file that is not there, or not in the roots, lists none. Raises :class:`~mcpd.errors.LimitExceeded` for one that
-    is too long.
+    A file that is missing or outside the roots lists none. Raises :class:`~mcpd.errors.LimitExceeded` if it is too
+    long.
     """
     listing = await git(call, repository, "config", "-z", "--get-all", "blame.ignoreRevsFile", accept=(0, 1))
     paths: list[str] = []
     for value in os.fsdecode(listing.stdout).split("\0")[:-1]:
-        # An empty one takes back all before it (git-config(1)).
+        # An empty value cancels all before it (git-config(1)).
         paths = [*paths, value] if value else []
     texts = await call.in_thread(lambda: [_read(call, repository, path) for path in paths])
     ids = dict.fromkeys(match.decode() for text in texts for match in _ID.findall(text))
@@ -68,11 +68,11 @@ _FAILED: Final = 128
 _NO_FILE: Final = re.compile(rb"no such path|cannot stat path")
 _TOO_SHORT: Final = re.compile(rb"has only ([0-9]+) lines?")
 _MAX_LINE: Final = 1000
-"""Characters of a line that are shown."""
+"""Maximum number of characters shown of a line."""
 
 
 class BlameArguments(Arguments):
-    """Which lines."""
+    """Arguments of git_blame."""
 
     path: str = Field(description="The file, even a deleted one; absolute, or relative to the first root")
     revision: str | None = Field(
@@ -108,7 +108,7 @@ class BlamedCommit(Result):
 
 
 class BlameResult(Result):
-    """Where the lines come from."""
+    """Result of git_blame."""
 
     path: str
     lines: list[BlamedLine]
@@ -129,7 +129,7 @@ async def _run(call: Call, arguments: BlameArguments) -> Answer:
         await check_files(call, repository, [relative], "say revision: HEAD")
     commit = [] if revision is None else await commit_ids(call, repository, revision)
     passed_over = await ignored_revisions(call, repository)
-    # One line more than is listed tells whether there is more.
+    # One more line than is listed shows whether there are more.
     end = first + arguments.limit if last is None else min(last, first + arguments.limit)
     done = await git(
         call,
@@ -174,7 +174,7 @@ async def _run(call: Call, arguments: BlameArguments) -> Answer:
 
 
 async def _located(call: Call, path: str) -> tuple[Repository, str]:
-    """The repository of *path*, and where it is there; the file itself may be gone."""
+    """Return the repository of *path* and its path within it; the file itself may no longer exist."""
     try:
         repository = await find(call, path)
     except NotFound as error:
@@ -185,7 +185,7 @@ async def _located(call: Call, path: str) -> tuple[Repository, str]:
         try:
             repository, relative = await _located(call, Place(place.root, above or HERE).path)
         except NotFound:
-            # What is said of the path itself tells more.
+            # The error for the path itself is more helpful.
             raise error from None
         return repository, name if relative == HERE else f"{relative}/{name}"
     return repository, repository.relative
@@ -203,11 +203,11 @@ def _fault(repository: Repository, path: Place, done: Completed) -> McpdError:
 
 
 def _parsed(output: bytes, commits: dict[str, BlamedCommit]) -> Iterator[BlamedLine]:
-    """The lines in *output* of ``--porcelain``, which may be cut off; *commits* is filled in before each."""
+    """Yield the lines in *output* of ``--porcelain``, which may be cut off, after adding their commits to *commits*."""
     headers: dict[str, str] = {}
     commit, number = "", 0
     whole, _, rest = output.decode(errors="surrogateescape").rpartition("\n")
-    # What follows the last newline is nothing, or has been cut, which does not matter to a line that is cut anyway.
+    # What follows the last newline is empty or incomplete; a line that is cut anyway need not be complete.
     long = [rest] if rest.startswith("\t") and len(rest) > _MAX_LINE else []
     for line in (*whole.split("\n"), *long):
         if line.startswith("\t"):
@@ -236,7 +236,7 @@ def _commit(commit: str, headers: dict[str, str]) -> BlamedCommit:
 
 
 def _shown(result: BlameResult, commits: dict[str, BlamedCommit]) -> str:
-    """As ``git blame`` shows it."""
+    """Return *result* in the format of ``git blame``."""
     if not result.lines:
         return "The file is empty.\n"
     width = len(str(result.lines[-1].line))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""``git_branches`` and ``git_current_branch``: the branches, and the one that is checked out."""
+"""``git_branches`` and ``git_current_branch``: all branches, and the current one."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Branch(Result):
     upstream_gone: bool | None = Field(default=None, description="True if upstream is gone")
 
     def shown(self) -> str:
-        """One line, as ``git branch -vv`` shows it."""
+        """Return a line in the format of ``git branch -vv``."""
         name = one_line(self.name)
         if self.stands_for is not None:
             return f"  {name} -> {one_line(self.stands_for)}"
@@ -57,7 +57,7 @@ class Branch(Result):
         return f"{'*' if self.current else ' '} {about}".rstrip()
 
     def follows(self) -> str:
-        """What it follows and how far it is from there, in brackets."""
+        """Return the upstream branch and the distance from it, in brackets; empty without one."""
         if self.upstream is None:
             return ""
         counts = [f"{word} {number}" for word, number in (("ahead", self.ahead), ("behind", self.behind)) if number]
@@ -67,7 +67,7 @@ class Branch(Result):
 
 
 class BranchesArguments(RepositoryArguments):
-    """Which branches."""
+    """Arguments of git_branches."""
 
     remotes: bool = Field(default=False, description="List remote branches instead of local ones")
     all: bool = Field(default=False, description="Local and remote branches")
@@ -91,7 +91,7 @@ class BranchesArguments(RepositoryArguments):
 
 
 class BranchesResult(Result):
-    """The branches."""
+    """Result of git_branches."""
 
     repository: str = Field(description="Top of the repository")
     current: str | None = Field(default=None, description="The current branch; absent if HEAD is detached")
@@ -101,7 +101,7 @@ class BranchesResult(Result):
 
 
 class CurrentBranchResult(Result):
-    """What is checked out."""
+    """Result of git_current_branch."""
 
     repository: str = Field(description="Top of the repository")
     branch: str | None = Field(default=None, description="The current branch; absent if HEAD is detached")
@@ -115,7 +115,7 @@ class CurrentBranchResult(Result):
 
 
 async def _list(call: Call, repository: Repository, at: Head, *arguments: str) -> tuple[list[Branch], bool]:
-    """The branches that ``git for-each-ref`` with *arguments* lists, and whether the list was cut off."""
+    """Return the branches listed by ``git for-each-ref`` with *arguments*, and whether the list was cut off."""
     done = await git(call, repository, "for-each-ref", f"--format={_FORMAT}", *arguments)
     fields = done.stdout.decode(errors="surrogateescape").split("\0")
     return list(_parsed(fields, at)), done.truncated

@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     from mcpd.servers.workstation.git.repository import Repository
 
 NO_NUL: Final = r"^[^\x00]*$"
-"""The pattern of text that git is given: no argument of a program holds a NUL, nor does a commit."""
+"""Pattern of text that is passed to git: neither program arguments nor commits can contain NUL."""
 
 
 class RepositoryArguments(Arguments):
-    """Which repository."""
+    """Arguments that name a repository."""
 
     path: str = Field(
         default=".", description="The repository, or any path in it; absolute, or relative to the first root"
@@ -30,7 +30,7 @@ class RepositoryArguments(Arguments):
 
 
 class PathsArguments(RepositoryArguments):
-    """Which repository, and which part of it."""
+    """Arguments that name a repository and paths in it."""
 
     paths: list[str] = Field(
         default=[],
@@ -40,9 +40,9 @@ class PathsArguments(RepositoryArguments):
 
 
 MAX_FILES: Final = 1000
-"""Files that an answer lists."""
+"""Maximum number of files in a result."""
 PATCH_BYTES: Final = 256 * 1024
-"""Bytes of a patch unless the caller says another number."""
+"""Default maximum size of a patch in bytes."""
 MAX_PATCH_BYTES: Final = 4 * 1024 * 1024
 
 Status = Literal["added", "copied", "deleted", "modified", "renamed", "type_changed", "unmerged"]
@@ -60,7 +60,7 @@ _DIFF: Final = ("diff",)
 _NOTHING: Final = "000000"
 _SUBMODULE: Final = "160000"
 
-# The repository's configuration decides none of it: neither what is run nor what the answer looks like.
+# Overrides the repository's configuration: which programs run, and the format of the output.
 _OPTIONS: Final = (
     "--no-color",
     "--no-ext-diff",
@@ -90,7 +90,7 @@ class Change(Result):
     mode: str | None = Field(default=None, description="Its new mode, if it changed: 100755")
 
     def shown(self) -> str:
-        """One line, like those of ``git diff --numstat`` and ``--name-status``."""
+        """Return a line similar to the output of ``git diff --numstat`` and ``--name-status``."""
         numbers = "binary" if self.binary else f"+{self.added} -{self.removed}"
         known = f" ({numbers})" if self.binary or self.added is not None else ""
         name = one_line(self.path) if self.old_path is None else f"{one_line(self.old_path)} -> {one_line(self.path)}"
@@ -98,7 +98,7 @@ class Change(Result):
 
 
 class Changes(Result):
-    """All that differs."""
+    """The differences between two states."""
 
     files: list[Change] | None = Field(default=None, description="The files that differ, at most 1000")
     files_truncated: bool | None = Field(default=None, description="True if more files differ than are listed")
@@ -109,12 +109,12 @@ class Changes(Result):
 
 
 def one_line(name: str) -> str:
-    """*name* for a listing: in one line, whatever cannot be shown escaped."""
+    """Return *name* in one line, with unprintable characters escaped."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in shown_name(name))
 
 
 def shown(changes: Changes) -> str:
-    """*changes* as text: the patch, or the files if there is none."""
+    """Return *changes* as text: the patch, or the list of files if there is no patch."""
     if changes.patch:
         cut = "\n[The patch goes on; max_bytes or paths say how much of it is shown.]\n" if changes.truncated else ""
         return changes.patch + cut
@@ -132,9 +132,9 @@ def shown(changes: Changes) -> str:
 async def files_of(
     call: Call, repository: Repository, arguments: Sequence[str], *, command: Sequence[str] = _DIFF
 ) -> Changes:
-    """The files that ``git diff``, or *command*, with *arguments* finds to differ, without a patch.
+    """Return the files that differ according to ``git diff``, or *command*, with *arguments*, without a patch.
 
-    Raises McpdError if git does.
+    Raises McpdError if git fails.
     """
     options = (*_OPTIONS, "--raw", "--numstat", "--abbrev=4", "-z")
     done = await git(call, repository, *command, *options, *arguments, most=MAX_PATCH_BYTES)
@@ -157,9 +157,9 @@ async def changes_of(
     most: int = PATCH_BYTES,
     command: Sequence[str] = _DIFF,
 ) -> Changes:
-    """The same with at most *most* bytes of the patch, *context* unchanged lines around each change.
+    """Return what :func:`files_of` does, with a patch of at most *most* bytes and *context* lines around each change.
 
-    Only whole lines of it are given, unless the first is too long.
+    An incomplete patch ends with a whole line, unless its first line is too long.
     """
     files = await files_of(call, repository, arguments, command=command)
     if not files.files:
@@ -173,8 +173,8 @@ async def changes_of(
 
 
 def _parsed(output: bytes, *, cut: bool) -> Iterator[Change]:
-    """The files in *output* of ``--raw --numstat -z``, which may have been *cut* off."""
-    # What follows the last NUL is nothing, or has been cut.
+    """Yield the files in *output* of ``--raw --numstat -z``, which may have been *cut* off."""
+    # What follows the last NUL is empty or incomplete.
     fields = os_names(output.rpartition(b"\0")[0].split(b"\0"))
     raw: dict[str, tuple[str, str, str | None, str]] = {}
     numbers: dict[str, tuple[str, str]] = {}
@@ -183,7 +183,7 @@ def _parsed(output: bytes, *, cut: bool) -> Iterator[Change]:
             old_mode, mode, _, _, status = field[1:].split(" ")
             old = next(fields, None) if status[0] in "RC" else None
             path = next(fields, None)
-            # One that is unmerged may come once more, as what it is in the work tree.
+            # Unmerged files may be listed again with their state in the work tree.
             if path is not None:
                 raw.setdefault(path, (old_mode, mode, old, status[0]))
         elif field:
@@ -194,7 +194,7 @@ def _parsed(output: bytes, *, cut: bool) -> Iterator[Change]:
     for path, (old_mode, mode, old, status) in raw.items():
         added, removed = numbers.get(path, ("", ""))
         if not cut and old_mode == mode and status == "M" and (added, removed) in {("", ""), ("0", "0")}:
-            # All that differs is white space, which is not to count.
+            # Only white space differs, which was to be ignored.
             continue
         changed = old_mode != mode and _NOTHING not in {old_mode, mode}
         yield Change(
@@ -211,12 +211,12 @@ def _parsed(output: bytes, *, cut: bool) -> Iterator[Change]:
 
 
 def os_names(names: Sequence[bytes]) -> Iterator[str]:
-    """*names* as ``os`` would give them: bytes that are no UTF-8 as half surrogates."""
+    """Decode *names* as ``os`` does: bytes that are not UTF-8 become surrogates."""
     return (name.decode(errors="surrogateescape") for name in names)
 
 
 def unquoted(name: bytes) -> bytes:
-    r"""*name*, which git writes as a string of C if there is anything odd in it: ``"a\303\244\n"``."""
+    r"""Return *name* without the quotes and C escapes that git adds to unusual names: ``"a\303\244\n"``."""
     if len(name) < 2 or not (name.startswith(b'"') and name.endswith(b'"')):
         return name
     return name[1:-1].decode("unicode_escape").encode("latin-1")

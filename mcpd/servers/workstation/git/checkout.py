@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""git_checkout: another branch or commit in the working tree, or files as they were."""
+"""git_checkout: switch to another branch or commit, or restore files."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ if TYPE_CHECKING:
     from mcpd.servers.workstation.git.revisions import Object
 
 _NAMED: Final = 5
-"""How many files an error names."""
+"""Maximum number of files named in an error."""
 _NO_BRANCH: Final = re.compile(r"[\^~:]|\.\.|@\{")
-"""A part of a revision that is in no name of a branch."""
+"""Matches syntax of revisions that cannot be part of a branch name."""
 _IN_THE_WAY: Final = ("would be overwritten by checkout", "would be removed by checkout", "would lose untracked files")
 
 
 class CheckoutArguments(RepositoryArguments):
-    """What git_checkout takes."""
+    """Arguments of git_checkout."""
 
     revision: str | None = Field(
         default=None,
@@ -61,7 +61,7 @@ class CheckoutArguments(RepositoryArguments):
 
 
 class CheckoutResult(Result):
-    """Where HEAD is now."""
+    """Result of git_checkout: the new and the previous HEAD."""
 
     repository: str = Field(description="Top of the repository")
     branch: str | None = Field(default=None, description="The branch that HEAD is on; absent if it is detached")
@@ -76,7 +76,7 @@ class CheckoutResult(Result):
 async def _run(call: Call, arguments: CheckoutArguments) -> Answer:
     _check(arguments)
     revisions = [revision(each) for each in (arguments.start_point, arguments.revision) if each is not None]
-    # A branch that is to be made is no name of anything yet.
+    # A branch that is to be created does not name a revision yet.
     known = [] if arguments.create and arguments.start_point is None else revisions[:1]
     repository = await find(call, arguments.path)
     if repository.bare:
@@ -86,7 +86,7 @@ async def _run(call: Call, arguments: CheckoutArguments) -> Answer:
 
 
 async def _check_out(call: Call, repository: Repository, arguments: CheckoutArguments, known: list[str]) -> Answer:
-    # A name that is none may still be that of a remote's branch. Git takes a branch before a tag of the same name.
+    # An unknown name may be a remote's branch. Git prefers a branch to a tag of the same name.
     branches = [] if arguments.paths else [HEADS + each for each in known if not _NO_BRANCH.search(each)]
     found = await look_up(call, repository, *known, *branches) if known else []
     repository = await closed(call, repository, *known)
@@ -136,19 +136,19 @@ def _check(arguments: CheckoutArguments) -> None:
 
 
 async def _targets(call: Call, repository: Repository, name: str, found: Sequence[Object | None]) -> list[str]:
-    """Return the commits that git may go to for *name*; *found* is what it and the branch of that name are.
+    """Return the commits that git may switch to for *name*; *found* has the objects of that revision and branch.
 
-    Empty for what is no commit, which git refuses. Raises :class:`~mcpd.errors.NotFound` if there is nothing.
+    Empty if it is not a commit, which git refuses. Raises :class:`~mcpd.errors.NotFound` if there is no such revision.
     """
     if "@{" in name:
-        # It may stand for the name of a branch, as @{-1} and @{upstream} do.
+        # It may stand for the name of a branch, such as @{-1} and @{upstream}.
         done = await git(call, repository, "check-ref-format", "--branch", name, accept=(0, 128))
         if not done.code:
             found = [*found, *await look_up(call, repository, HEADS + os.fsdecode(done.stdout).strip())]
     best = next((each for each in reversed(found) if each is not None), None)
     if best is not None:
         return [f"{best.id}^{{commit}}"] if best.kind in {"commit", "tag"} else []
-    # Git makes a branch of one that only a remote has.
+    # Git creates a local branch for a remote's branch.
     guessed = await git(call, repository, "for-each-ref", "--format=%(objectname)", f"refs/**/{name}")
     if not guessed.stdout:
         raise unknown(repository, name)
@@ -176,7 +176,7 @@ def _explained(fault: McpdError) -> McpdError:
 
 
 async def _restore(call: Call, repository: Repository, paths: list[str], source: list[str], *, force: bool) -> None:
-    """Restore *paths* from *source*, which is one object, or from the index if that is empty."""
+    """Restore *paths* from *source*, a list with one object id, or from the index if it is empty."""
     if not force:
         lost = await _would_lose(call, repository, paths, *source)
         if lost:
@@ -200,7 +200,7 @@ async def _restore(call: Call, repository: Repository, paths: list[str], source:
 
 
 async def _would_lose(call: Call, repository: Repository, paths: list[str], source: str | None = None) -> list[str]:
-    """The files of *paths* with content that is nowhere else, and that restoring them from *source* would overwrite."""
+    """Return the files of *paths* whose content is stored nowhere else and would be overwritten from *source*."""
     done = await git(
         call,
         repository,

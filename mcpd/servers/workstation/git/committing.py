@@ -27,11 +27,11 @@ if TYPE_CHECKING:
     from mcpd.servers.workstation.processes import Completed
 
 MAX_PATHS: Final = 1000
-"""Paths of one call."""
+"""Maximum number of paths in one call."""
 
 
 class AddArguments(RepositoryArguments):
-    """What git_add takes."""
+    """Arguments of git_add."""
 
     paths: list[str] = Field(
         default_factory=list,
@@ -47,7 +47,7 @@ class AddArguments(RepositoryArguments):
 
 
 class AddResult(Result):
-    """What is staged afterwards."""
+    """Result of git_add."""
 
     repository: str = Field(description="Top of the repository")
     staged: list[Change] = Field(description="What the next commit would contain of the paths, at most 1000 files")
@@ -83,9 +83,9 @@ async def _run_add(call: Call, arguments: AddArguments) -> Answer:
 
 
 async def _add(call: Call, repository: Repository, options: Sequence[str], paths: Sequence[str]) -> None:
-    """``git add`` *options* of *paths*, from the top level, in a *repository* whose submodules are closed.
+    """Run ``git add`` with *options* on *paths* from the top level; the submodules of *repository* must be closed.
 
-    Of a submodule only its commit is taken: git would ask the submodule's own git whether it has changed.
+    For a submodule only its commit is staged: git would run the submodule's own git to see whether it has changed.
     """
     inside = [] if call.settings.allow_hooks else [link for link in await links(call, repository) if below(paths, link)]
     if not inside:
@@ -118,7 +118,7 @@ ADD: Final = Tool(
 
 
 MAX_MESSAGE: Final = 100_000
-"""Characters of a message."""
+"""Maximum length of a message in characters."""
 _NUMBER: Final = re.compile(r" (\d+) (file|insertion|deletion)")
 _NOTHING: Final = re.compile(
     rb"nothing to commit|nothing added to commit|no changes added to commit|would make\s+it empty"
@@ -129,7 +129,7 @@ _UNSIGNED: Final = re.compile(rb"failed to sign|cannot run gpg|failed to write c
 
 
 class CommitArguments(RepositoryArguments):
-    """What git_commit takes."""
+    """Arguments of git_commit."""
 
     message: str | None = Field(
         default=None,
@@ -156,7 +156,7 @@ class CommitArguments(RepositoryArguments):
 
 
 class CommitResult(Result):
-    """The commit that was made."""
+    """Result of git_commit."""
 
     repository: str = Field(description="Top of the repository")
     commit: str
@@ -183,9 +183,9 @@ async def _run_commit(call: Call, arguments: CommitArguments) -> Answer:
         raise InvalidArgument(f"{repository.place.shown} is a bare repository, without a working tree to commit from")
     paths = [repository.pathspec(path) for path in arguments.paths]
     if paths or arguments.all:
-        # Files in paths are taken in even if git has been told that they never change.
+        # Files in paths are committed even if they are marked as unchanged (assume-unchanged).
         await check_links(call, repository, paths or ["."], assumed=bool(paths))
-    # Lines that begin with '#' are part of the message: nobody is shown any others.
+    # Keep lines that begin with '#': there are no comments, as no editor is shown.
     options = ["--cleanup=whitespace", "--no-status", "--no-verbose"]
     options += ["--no-edit"] if arguments.message is None else ["--file=-"]
     options += [
@@ -200,7 +200,7 @@ async def _run_commit(call: Call, arguments: CommitArguments) -> Answer:
     ]
     if arguments.author is not None:
         options.append(f"--author={arguments.author}")
-    # A branch that is being checked out stays at the commit that was looked at.
+    # A concurrent git_checkout must find the branch at the commit that it has checked.
     async with adding_parts(call):
         done = await git(
             call,
@@ -219,7 +219,7 @@ async def _run_commit(call: Call, arguments: CommitArguments) -> Answer:
 
 
 def _fault(repository: Repository, arguments: CommitArguments, done: Completed) -> McpdError:
-    """What to do about a commit that was not made."""
+    """Return the error for a commit that git refused, with advice."""
     said = done.stdout + done.stderr
     if _NOTHING.search(said):
         what = "the files in paths have not changed" if arguments.paths else "nothing is staged"
@@ -239,7 +239,7 @@ def _fault(repository: Repository, arguments: CommitArguments, done: Completed) 
 
 
 async def _made(call: Call, repository: Repository) -> CommitResult:
-    """What is at HEAD now."""
+    """Return the details of the commit at HEAD."""
     shown = await git(
         call,
         repository,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""``git_diff``: what differs between work tree, index and commits."""
+"""``git_diff``: the differences between work tree, index and commits."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _MOST_LEFT_OUT: Final = 1000
 
 
 class DiffArguments(PathsArguments):
-    """What to compare."""
+    """Arguments of git_diff."""
 
     staged: bool = Field(default=False, description="Compare the index with HEAD, or with revision")
     revision: str | None = Field(
@@ -58,7 +58,7 @@ class DiffArguments(PathsArguments):
 
 
 class DiffResult(Changes):
-    """What differs."""
+    """Result of git_diff."""
 
     repository: str = Field(description="Top of the repository")
     left_out: list[str] | None = Field(
@@ -106,7 +106,7 @@ async def _left_out(call: Call, repository: Repository, paths: Sequence[str]) ->
 
 
 async def _compared(call: Call, repository: Repository, arguments: DiffArguments) -> list[str]:
-    """What of git diff's arguments says which two states are compared."""
+    """Return the arguments of ``git diff`` that select the two states."""
     staged, revision, to = arguments.staged, arguments.revision, arguments.to
     if to is not None:
         if revision is None or staged or ".." in revision:
@@ -120,7 +120,7 @@ async def _compared(call: Call, repository: Repository, arguments: DiffArguments
         raise InvalidArgument(
             f"{repository.place.shown} is a bare repository, without a work tree and an index; say revision and to"
         )
-    # Without a commit yet, the index is compared with nothing.
+    # Before the first commit, the index is compared with an empty tree.
     commit = [] if revision is None else await commit_ids(call, repository, revision)
     return ["--cached", *commit] if staged else commit
 

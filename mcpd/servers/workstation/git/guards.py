@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Keep git from files that are not the work tree's own: git directories among them, hard links, submodules.
+"""Keep git away from git directories within the work tree, from hard links, and from submodules.
 
-A commit may well contain a git directory, as its files have harmless names; git would obey its configuration later,
-outside the sandbox of the tools. Of a file with several names, one may be outside the roots, and git would take its
-text into the repository, or show it; ``allow_hard_links`` permits that. In a submodule, git would start another git,
-which obeys the configuration there.
+A commit can contain a git directory, as its files have harmless names; git would later obey its configuration, outside
+the sandbox of the tools. Of a file with several names, one may be outside the roots, and git would store or show its
+content; ``allow_hard_links`` permits that. In a submodule, git would start another git, which obeys the configuration
+there.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ if TYPE_CHECKING:
     from mcpd.servers.workstation.git.repository import Repository
 
 _MOST_SAID: Final = 16 * 1024
-"""Bytes of git's error messages that are kept."""
+"""Maximum size of the error messages that are kept, in bytes."""
 _NOT_THERE: Final = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP})
-"""Errors where there is no directory yet: nothing, a file, or a symlink, which git replaces and never follows."""
+"""Errors for a missing directory, a file, or a symlink, which git replaces and never follows."""
 DIFF: Final = (
     "diff",
     "--name-only",
@@ -47,20 +47,19 @@ DIFF: Final = (
 )
 """Command for :func:`check_written` that lists the files that differ."""
 MISSING: Final = ("ls-files", "--deleted", "--")
-"""Command that lists the files of the index that are not there.
+"""Command that lists the files of the index that do not exist.
 
-:data:`DIFF` leaves out those that are marked as never changing (``git update-index --assume-unchanged``), which git
-writes nevertheless.
+:data:`DIFF` omits those marked as unchanged (``git update-index --assume-unchanged``), which git writes all the same.
 """
 
 
 async def check_written(
     call: Call, repository: Repository, *listings: Sequence[str], paths: Sequence[str] = (HERE,)
 ) -> None:
-    """Raise NotAuthorized if a file that is about to be written belongs to a git directory, or completes one.
+    """Raise NotAuthorized if a file that git is about to write belongs to a git directory, or would complete one.
 
-    Each of *listings* is a command of git that prints the files, one a line, from the top level; only those in *paths*
-    count.
+    Each of *listings* is a git command that prints the files, one a line, from the top level; those outside *paths* are
+    ignored.
     """
     written = _Written(paths)
     for listing in listings:
@@ -70,16 +69,16 @@ async def check_written(
 
 
 class _Written:
-    """The parts of git directories that a command of git is about to write."""
+    """The parts of git directories that a git command is about to write."""
 
     def __init__(self, paths: Sequence[str]) -> None:
         self.parts: dict[str, set[str]] = {}
-        """By the directory, from the top level, for all directories that are written to."""
+        """Names by directory, from the top level, for all directories that are written to."""
         self._by_folded: dict[str, set[str]] = {}
         self._paths = frozenset(paths)
 
     def add(self, line: bytes) -> None:
-        """Note the file that *line* of a listing names, if it is in the paths."""
+        """Add the file that *line* of a listing names, if it is in the paths."""
         path = os.fsdecode(unquoted(line))
         if HERE not in self._paths and self._paths.isdisjoint((path, *_above(path))):
             return
@@ -88,7 +87,7 @@ class _Written:
             path = directory
             known = directory in self.parts
             if not known:
-                # Where cases are not told apart, directories of several names become one.
+                # On case-insensitive file systems, directories with different names may be the same.
                 key = "/".join(map(folded, directory.split("/")))
                 self.parts[directory] = self._by_folded.setdefault(key, set())
             if part is not None:
@@ -98,7 +97,7 @@ class _Written:
 
 
 def _above(path: str) -> Iterator[str]:
-    """The directories that *path* is in, innermost first, the last being the top level."""
+    """Yield the parent directories of *path*, innermost first; the last is the top level."""
     while path:
         path = path.rpartition("/")[0]
         yield path
@@ -133,13 +132,13 @@ def _is_git_directory(repository: Repository, top: int, path: str, written: set[
 
 
 _MOST_CHANGED: Final = 100_000
-"""Files that are looked at."""
+"""Maximum number of files to examine."""
 _UNCHANGED: Final = frozenset({b"H", b"S", b"M"})
-"""What ``git ls-files -v`` calls files of the index; one that has changed is listed once more, as such."""
+"""Tags of ``git ls-files -v`` for files of the index; changed files are listed again with another tag."""
 _NAMED: Final = 5
-"""How many files an error names."""
+"""Maximum number of files named in an error."""
 _NOT_READ: Final = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EXDEV, errno.EACCES, errno.ENAMETOOLONG})
-"""Gone meanwhile, beyond a symlink, or out of reach: git reads no such file either."""
+"""Errors for a file that was removed, is beyond a symlink or is inaccessible: git does not read it either."""
 
 
 async def changed_links(
@@ -151,18 +150,18 @@ async def changed_links(
     ignored: bool = False,
     assumed: bool = False,
 ) -> list[str]:
-    """The files with several names below *paths* that differ from the index, from the top level, as ``os`` takes them.
+    """Return the files with several names below *paths* that differ from the index, from the top level, as ``os`` does.
 
-    With *untracked* also those that git does not know, of which those that .gitignore excludes only with *ignored*;
-    with *assumed* also those that git has been told to take for unchanged. What is as in the index is in the repository
-    anyway. Raises :class:`~mcpd.errors.LimitExceeded` for too many files.
+    Includes untracked files with *untracked*, those excluded by .gitignore only with *ignored*, and files marked as
+    unchanged with *assumed*. Files that equal the index are in the repository already. Raises
+    :class:`~mcpd.errors.LimitExceeded` for too many files.
     """
     if call.settings.allow_hard_links:
         return []
     names: set[str] = set()
 
     def take(line: bytes) -> None:
-        # Small letters are for what is taken for unchanged.
+        # Lower case marks files that are assumed to be unchanged.
         if line[:1] not in _UNCHANGED and len(names) <= _MOST_CHANGED:
             names.add(os.fsdecode(unquoted(line[2:])))
 
@@ -189,14 +188,14 @@ async def check_links(
     ignored: bool = False,
     assumed: bool = False,
 ) -> None:
-    """Raise NotAuthorized if one of *paths*, or what :func:`changed_links` finds below them, has several names."""
+    """Raise NotAuthorized if one of *paths* has several names, or :func:`changed_links` finds such a file below."""
     found = await changed_links(call, repository, paths, untracked=untracked, ignored=ignored, assumed=assumed)
     _refuse(repository, found)
     await check_files(call, repository, paths)
 
 
 async def check_files(call: Call, repository: Repository, paths: Sequence[str], way_out: str = "") -> None:
-    """Raise NotAuthorized if one of *paths* itself has several names; *way_out* says what else to do."""
+    """Raise NotAuthorized if one of *paths* itself has several names; *way_out* tells the caller what else to do."""
     if not call.settings.allow_hard_links:
         _refuse(repository, await call.in_thread(lambda: _linked(call, repository, paths)), way_out)
 
@@ -235,20 +234,20 @@ def _linked(call: Call, repository: Repository, names: Iterable[str]) -> list[st
 _MODULES: Final = ".gitmodules"
 _MOST: Final = 1024 * 1024
 _MOST_NAMES: Final = 500
-"""How many submodules a repository may name: all are handed over with each run of git."""
+"""Maximum number of submodules that a repository may name, as all are passed to each run of git."""
 _MOST_LINKS: Final = 10_000
 FROM_STDIN: Final = ("--pathspec-from-file=-", "--pathspec-file-nul")
-"""Options for a command whose paths are its input."""
-# More than the sections: what only looks like one does no harm.
+"""Options for a command that reads the paths from stdin."""
+# Matches more than sections: an additional match does no harm.
 _SECTION: Final = re.compile(rb'\[\s*submodule(?:\s+"((?:\\.|[^"\\\n])*)"|\.([^\]\n]*))', re.IGNORECASE)
 _ESCAPED: Final = re.compile(rb"\\(.)")
 _LINK: Final = re.compile(rb"160000 [0-9a-f]+ \d\t(.*)", re.DOTALL)
 
 
 async def closed(call: Call, repository: Repository, *revisions: str) -> Repository:
-    """*repository* with all submodules closed that are named now, in HEAD or in *revisions*.
+    """Return *repository* with all submodules closed that are named in the work tree, in HEAD or in *revisions*.
 
-    What ``.gitmodules`` says of each has a higher precedence than what is set for all. Raises
+    Settings in ``.gitmodules`` for one submodule take precedence over a setting for all, so each is closed. Raises
     :class:`~mcpd.errors.NotAuthorized` for too many.
     """
     if call.settings.allow_hooks:
@@ -275,7 +274,7 @@ async def closed(call: Call, repository: Repository, *revisions: str) -> Reposit
 
 
 def named(text: bytes) -> set[str]:
-    """The names of all submodules in *text*, which is that of ``.gitmodules`` among other things."""
+    """Return the names of all submodules in *text*, which contains ``.gitmodules``."""
     found = set()
     for quoted, dotted in _SECTION.findall(text):
         name = _ESCAPED.sub(rb"\1", quoted) if quoted else dotted.lower()
@@ -285,7 +284,7 @@ def named(text: bytes) -> set[str]:
 
 
 async def links(call: Call, repository: Repository) -> list[str]:
-    """The paths of all submodules that are in the index, as ``os`` takes them.
+    """Return the paths of all submodules in the index, decoded as by ``os``.
 
     Raises :class:`~mcpd.errors.LimitExceeded` for too many.
     """
@@ -306,21 +305,21 @@ def _read(call: Call, repository: Repository) -> bytes:
     try:
         return content_of(call.jail, repository.place.child(_MODULES), _MOST)
     except (NotFound, InvalidArgument):
-        # There is none, or what git does not read either.
+        # The file does not exist, or git does not read it either.
         return b""
 
 
 def all_but(excluded: Iterable[str], paths: Iterable[str] = (".",)) -> bytes:
-    """The input for :data:`FROM_STDIN`: *paths*, all literal, without those *excluded*; all from the top level."""
+    """Return the input for :data:`FROM_STDIN`: *paths* without those *excluded*, all literal and from the top level."""
     return os.fsencode("\0".join(pathspecs_but(excluded, paths)))
 
 
 def pathspecs_but(excluded: Iterable[str], paths: Iterable[str] = (".",)) -> list[str]:
-    """The same as arguments, for a git that is run with ``--no-literal-pathspecs``."""
+    """Return the same as a list of pathspecs, for git with ``--no-literal-pathspecs``."""
     found = [f":(top,literal){path}" if path != "." else ":(top)" for path in paths]
     return [*found, *(f":(top,exclude,literal){path}" for path in excluded)]
 
 
 def below(paths: Iterable[str], path: str) -> bool:
-    """Return True if *path* is one of *paths* or in one of them, all from the top level."""
+    """Return True if *path* is one of *paths* or below one of them, all from the top level."""
     return any(each in {".", path} or path.startswith(each + "/") for each in paths)

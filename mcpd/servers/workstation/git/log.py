@@ -49,7 +49,7 @@ _WORDS: Final = 1000
 
 
 class LogArguments(PathsArguments):
-    """Which commits."""
+    """Arguments of git_log."""
 
     revision: str | None = Field(
         default=None,
@@ -90,7 +90,7 @@ class LogArguments(PathsArguments):
 
 
 class LogResult(Result):
-    """The commits."""
+    """Result of git_log."""
 
     repository: str = Field(description="Top of the repository")
     commits: list[Commit] = Field(description="Newest first")
@@ -106,7 +106,7 @@ async def _log(call: Call, arguments: LogArguments) -> Answer:
     repository = await find(call, arguments.path)
     paths = [repository.pathspec(path) for path in arguments.paths]
     if arguments.all:
-        # A history without any ref and commit is no error.
+        # A history without any ref or commit is not an error.
         start = "--all"
     elif arguments.revision is not None:
         start = await selection(call, repository, arguments.revision)
@@ -117,7 +117,7 @@ async def _log(call: Call, arguments: LogArguments) -> Answer:
     except McpdError:
         if start != HEAD or (await head(call, repository)).commit is not None:
             raise
-        # Nothing has been committed yet, which is no error here either.
+        # Nothing was committed yet, which is not an error either.
         commits, cut = [], False
     listed = commits[: arguments.limit]
     truncated = cut or len(commits) > len(listed)
@@ -178,7 +178,7 @@ _TYPES: Final[dict[str, EntryType]] = {"040000": "directory", "120000": "symlink
 
 
 class ShowArguments(PathsArguments):
-    """What to show."""
+    """Arguments of git_show."""
 
     revision: str = Field(
         default=HEAD,
@@ -203,7 +203,7 @@ class TagInfo(Result):
     message: str = Field(description="Its message, without a signature")
 
     def shown(self) -> str:
-        """As ``git show`` prints it."""
+        """Return the tag in the format of ``git show``."""
         lines = [f"tag {self.name}"]
         if self.tagger is not None:
             lines += [f"Tagger: {self.tagger} <{self.tagger_email}>", f"Date:   {self.date}"]
@@ -220,7 +220,7 @@ class TreeEntry(Result):
 
 
 class ShowResult(Changes):
-    """What the revision names."""
+    """Result of git_show."""
 
     repository: str = Field(description="Top of the repository")
     kind: Literal["commit", "directory", "file"] = Field(description="Type of the object; for a tag, of its target")
@@ -245,7 +245,7 @@ async def _show(call: Call, arguments: ShowArguments) -> Answer:
     tag, found = None, named
     if named.kind == "tag":
         tag = await _tag(call, repository, named)
-        # Tags of tags lead somewhere in the end.
+        # Tags of tags eventually lead to another object.
         (target,) = await look_up(call, repository, f"{named.id}^{{}}")
         if target is None:
             raise unknown(repository, arguments.revision, "nothing")
@@ -317,7 +317,7 @@ async def _file(call: Call, repository: Repository, found: Object, most: int) ->
 
 
 def _as_text(content: bytes, *, cut: bool) -> str | None:
-    """*content* as text, without half a character at its end if it was *cut*; None if it is none."""
+    """Decode *content*, without an incomplete character at its end if it was *cut*; return None if it is not text."""
     if b"\0" in content:
         return None
     decoder = codecs.getincrementaldecoder("utf-8")()

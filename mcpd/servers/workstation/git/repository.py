@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Where a repository is: found below the roots only, and refused if anything of it is elsewhere."""
+"""Discovery of repositories below the roots; those with any part outside are refused."""
 
 from __future__ import annotations
 
@@ -21,44 +21,44 @@ if TYPE_CHECKING:
 
 GIT: Final = ".git"
 MAX_CONTENT: Final = 64 * 1024
-"""Bytes of a file that says where something else is."""
+"""Maximum size of a file with the path of another one, in bytes."""
 _ALTERNATES: Final = 32
-"""How many other object stores a repository may use."""
+"""Maximum number of other object stores that a repository may use."""
 _READ_AT_ONCE: Final = (
     "config", "config.worktree", "index", "packed-refs", "shallow", "info/attributes", "info/exclude",
     "objects/info/commit-graph",
 )  # fmt: skip
-"""Files that git opens without looking at what they are."""
+"""Files that git opens without checking their type."""
 _WAITED_FOR: Final = frozenset({stat.S_IFIFO, stat.S_IFCHR, stat.S_IFBLK, stat.S_IFSOCK})
 _HEAD: Final = re.compile(rb"ref:\s*refs/.+|[0-9a-f]{40}([0-9a-f]{24})?", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
 class Repository:
-    """A repository whose every part is in the roots."""
+    """A repository all parts of which are within the roots."""
 
     place: Place
     """The top level of the working tree, or the bare repository itself; symlinks resolved."""
     relative: str
-    """The path that was asked for, from there: ``.`` for the top level itself."""
+    """The requested path, relative to the top level: ``.`` for the top level itself."""
     git_directory: Place
-    """Where HEAD and the index are."""
+    """The directory with HEAD and the index."""
     bare: bool = False
     """True if there is no working tree."""
     directories: tuple[str, ...] = ()
-    """The real paths of the git directory, and of what all working trees share."""
+    """The real paths of the git directory, and of the directory that all working trees share."""
     hook_safe: tuple[tuple[str, str], ...] = field(default=(), repr=False)
-    """Configuration for each run of git, as keys and values, that disarms the repository's own."""
+    """Configuration, as keys and values, that overrides the unsafe parts of the repository's in each run of git."""
     filters: frozenset[str] = field(default=frozenset(), repr=False)
-    """The names of filters that the repository has, and that are off."""
+    """Names of the filters in the repository's configuration, which are disabled."""
     readable: tuple[str, ...] = field(default=(), repr=False)
-    """Files of the user's own configuration, which git may read."""
+    """Files of the user's configuration that git may read."""
 
     def pathspec(self, path: str) -> str:
-        """*path* as git takes it in the top level: absolute in the working tree, or relative to the top level.
+        """Convert *path*, absolute or relative to the top level, into a path relative to the top level for git.
 
-        Nothing needs to be there. Raises :class:`~mcpd.errors.InvalidArgument` for what is no acceptable path or not
-        in the working tree.
+        It need not exist. Raises :class:`~mcpd.errors.InvalidArgument` for an invalid path and for one outside the
+        working tree.
         """
         shown = printable(path)
         if not path or "\0" in path or _surrogates(path) or len(path.encode()) > MAX_PATH:
@@ -82,11 +82,11 @@ class Repository:
 
 
 def discover(call: Call, path: str) -> Repository:
-    """The repository of *path*, a directory or a file in it, without what its configuration asks for.
+    """Return the repository of *path*, a directory or a file in it, without evaluating its configuration.
 
-    Looks no further up than the root that holds *path*, as git-rev-parse(1) would with that as a ceiling. Raises
-    :class:`~mcpd.errors.NotFound` if there is none, and :class:`~mcpd.errors.NotAuthorized` if it uses anything that
-    is outside of the roots.
+    Searches no further up than the root that contains *path*, like git-rev-parse(1) with that as a ceiling. Raises
+    :class:`~mcpd.errors.NotFound` if there is none, and :class:`~mcpd.errors.NotAuthorized` if it uses anything
+    outside the roots.
     """
     jail = call.jail
     asked = jail.place(path)
@@ -116,14 +116,14 @@ def discover(call: Call, path: str) -> Repository:
 
 
 def check_worktree(jail: Jail, repository: Repository, setting: str) -> None:
-    """Raise NotAuthorized if *setting*, ``core.worktree``, is not where the working tree has been found."""
+    """Raise NotAuthorized if *setting*, ``core.worktree``, differs from the working tree that was found."""
     there = os.path.normpath(os.path.join(repository.git_directory.path, setting))  # noqa: PTH118 - no pathlib for what may be bytes
     try:
         with jail.opened(jail.place(there)) as fd:
             if path_of(fd) == repository.place.path:
                 return
     except (NotFound, InvalidArgument, NotAuthorized):
-        # Said below.
+        # The error follows below.
         pass
     raise NotAuthorized(
         f"{repository.place.shown}: its configuration puts the working tree elsewhere, at {printable(there)}"
@@ -132,7 +132,7 @@ def check_worktree(jail: Jail, repository: Repository, setting: str) -> None:
 
 
 def _at(jail: Jail, place: Place) -> tuple[Place, bool] | None:
-    """The git directory of what has its top level at *place*, and whether it is bare; None if that is no top level."""
+    """Return the git directory of the top level *place*, and whether it is bare; None if *place* is not a top level."""
     inner = place.child(GIT)
     kind = _kind(jail, inner)
     if kind == stat.S_IFDIR and _is_git_directory(jail, inner):
@@ -145,7 +145,7 @@ def _at(jail: Jail, place: Place) -> tuple[Place, bool] | None:
 
 
 def _linked(jail: Jail, place: Place, link: Place) -> Place:
-    """Where *link*, the ``.git`` of a submodule or of another working tree, says that the git directory is."""
+    """Return the git directory that *link*, the ``.git`` file of a submodule or linked working tree, refers to."""
     content = content_of(jail, link).rstrip(b"\r\n")
     if not content.startswith(b"gitdir: "):
         raise InvalidArgument(f"{link.shown} is no file of git's: it does not say where the git directory is (gitdir:)")
@@ -156,9 +156,9 @@ def _linked(jail: Jail, place: Place, link: Place) -> Place:
 
 
 def _is_git_directory(jail: Jail, place: Place) -> bool:
-    """What git takes for a git directory: HEAD, and where all working trees share it, objects and refs."""
+    """Return True if git would accept *place*: it has HEAD and, possibly in a shared directory, objects and refs."""
     if _kind(jail, place.child("HEAD"), links=False) == stat.S_IFLNK:
-        # HEAD of old: a symlink to a branch, which need not be there yet.
+        # Old repositories have a symlink to a branch, which need not exist yet.
         head = True
     else:
         head = _kind(jail, place.child("HEAD")) == stat.S_IFREG and bool(
@@ -171,7 +171,7 @@ def _is_git_directory(jail: Jail, place: Place) -> bool:
 
 
 def common_directory(jail: Jail, place: Place) -> Place:
-    """Where what all working trees of the git directory *place* share is. Raises NotAuthorized if that is outside."""
+    """Return the directory that all working trees of *place* share. Raises NotAuthorized if it is outside the roots."""
     link = place.child("commondir")
     if _kind(jail, link) is None:
         return place
@@ -179,9 +179,9 @@ def common_directory(jail: Jail, place: Place) -> Place:
 
 
 def _directories(jail: Jail, directory: Place) -> tuple[str, ...]:
-    """The real paths of the git directory *directory*, and of what all working trees share.
+    """Return the real paths of the git directory *directory*, and of the one that all working trees share.
 
-    Raises NotAuthorized if that is another repository's: symlinks in *directory* could have git write anywhere in it.
+    Raises NotAuthorized if that is another repository's: symlinks in *directory* could make git write anywhere in it.
     """
     found = []
     for place in (directory, common_directory(jail, directory)):
@@ -197,20 +197,20 @@ def _directories(jail: Jail, directory: Place) -> tuple[str, ...]:
 
 
 def _check_files(jail: Jail, directory: Place) -> None:
-    """Raise InvalidArgument for a pipe or the like where git reads a file: it would wait there for good."""
+    """Raise InvalidArgument if a file that git reads is a pipe or similar, for which it would wait forever."""
     for place in dict.fromkeys((directory, common_directory(jail, directory))):
         for name in _READ_AT_ONCE:
             try:
                 found = _kind(jail, place.child(name))
             except NotAuthorized:
-                # A symlink that leads out of the root: git cannot read that either.
+                # A symlink that leads outside the root: git cannot read it either.
                 continue
             if found in _WAITED_FOR:
                 raise InvalidArgument(f"{place.child(name).shown} is {kind(found)}, not a file; git would wait for it")
 
 
 def _check_objects(jail: Jail, directory: Place) -> None:
-    """Raise NotAuthorized if objects are read from outside of the roots (gitrepository-layout(5), alternates)."""
+    """Raise NotAuthorized if objects are read from outside the roots (gitrepository-layout(5), alternates)."""
     todo, seen = [common_directory(jail, directory).child("objects")], set[str]()
     while todo:
         objects = todo.pop()
@@ -230,7 +230,7 @@ def _check_objects(jail: Jail, directory: Place) -> None:
 
 
 def _elsewhere(jail: Jail, base: Place, path: bytes, what: str) -> Place:
-    """Where *path*, found in a file and relative to *base*, is. Raises NotAuthorized if it is outside of the roots."""
+    """Return the place of *path*, read from a file and relative to *base*. Raises NotAuthorized if it is outside."""
     target = os.path.normpath(os.path.join(base.path, os.fsdecode(path)))  # noqa: PTH118 - no pathlib for what may be bytes
     try:
         place = jail.place(target)
@@ -246,7 +246,7 @@ def _elsewhere(jail: Jail, base: Place, path: bytes, what: str) -> Place:
 
 
 def _kind(jail: Jail, place: Place, *, links: bool = True) -> int | None:
-    """The type of *place* as in st_mode; None if it is not there. Without *links* that of a symlink is a symlink's."""
+    """Return the type of *place* as in st_mode, or None if it does not exist; follow a symlink only with *links*."""
     try:
         with jail.opened(place, os.O_PATH | (0 if links else os.O_NOFOLLOW)) as fd:
             return stat.S_IFMT(os.fstat(fd).st_mode)
@@ -255,14 +255,14 @@ def _kind(jail: Jail, place: Place, *, links: bool = True) -> int | None:
 
 
 def present(jail: Jail, directory: Place, names: Iterable[str]) -> set[str]:
-    """Which of *names* there is something of in the git directory *directory*."""
+    """Return those of *names* that exist in the git directory *directory*."""
     return {name for name in names if _kind(jail, directory.child(name)) is not None}
 
 
 def content_of(jail: Jail, place: Place, most: int = MAX_CONTENT) -> bytes:
-    """The content of a regular file of git's, which may well be a hard link: it is looked at, not shown.
+    """Return the content of a regular file of git, which may be a hard link, as it is only examined, not shown.
 
-    Raises McpdError if it is none, cannot be read or has more than *most* bytes.
+    Raises McpdError if it is not a regular file, cannot be read or has more than *most* bytes.
     """
     with jail.opened(place) as found, translated(place, "opening"):
         if not stat.S_ISREG(os.fstat(found).st_mode):

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Revisions as callers write them, resolved to object ids before any other git command sees them, and commits.
+"""Revisions given by callers, resolved to object ids before other git commands get them, and commits.
 
-Revisions are passed to git on its standard input, where nothing can become an option.
+Revisions are passed to git on its standard input, where they cannot be mistaken for options.
 """
 
 from __future__ import annotations
@@ -39,59 +39,59 @@ _EMPTY_TREES: Final = {
     40: "4b825dc642cb6eb9a060e54bf8d69288fbee4904",
     64: "6ef19b41225c5369f1c104d45d8d85efa9b057b53b14b4b9b939dd74decc5321",
 }
-"""By the length of an id: git knows them, whether they are in the repository or not."""
+"""Ids of the empty tree by their length; git knows them even if they are not in the repository."""
 
 
 @dataclass(frozen=True, slots=True)
 class Object:
-    """What a revision names."""
+    """An object that a revision names."""
 
     id: str
     kind: str
     """``commit``, ``tree``, ``blob`` or ``tag``."""
     size: int
-    """Bytes of its content."""
+    """Size of its content in bytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """What HEAD is."""
+    """The branch and commit of HEAD."""
 
     reference: str | None
-    """The full name of the branch; None if it is detached."""
+    """The full name of the branch; None if HEAD is detached."""
     commit: str | None
-    """The id; None before the first commit."""
+    """The id of the commit; None before the first one."""
 
     @property
     def branch(self) -> str | None:
-        """The name of the branch, for answers."""
+        """The short name of the branch, for results."""
         return None if self.reference is None else short_name(self.reference)
 
 
 def short_name(reference: str) -> str:
-    """The name of a branch without what all names begin with, for answers."""
+    """Return the name of a branch without ``refs/heads/`` or ``refs/remotes/``, for results."""
     prefix = next((each for each in (HEADS, REMOTES) if reference.startswith(each)), "")
     return shown_name(reference.removeprefix(prefix))
 
 
 async def head(call: Call, repository: Repository) -> Head:
-    """What HEAD is now."""
+    """Return the current HEAD."""
     done = await git(call, repository, "rev-parse", HEAD, "--symbolic-full-name", HEAD, accept=(0, _FAILED))
     match = _AT_HEAD.fullmatch(done.stdout)
     commit = match[1].decode() if match else None
     name = match[2] if match else None
     if name is None:
-        # There is no commit yet, or a branch has the name HEAD.
+        # There is no commit yet, or a branch is named HEAD.
         done = await git(call, repository, "symbolic-ref", "--quiet", HEAD, accept=(0, 1))
         name = done.stdout.removesuffix(b"\n") or HEAD.encode()
     return Head(None if name == HEAD.encode() else os.fsdecode(name), commit)
 
 
 async def look_up(call: Call, repository: Repository, *revisions: str) -> list[Object | None]:
-    """What each of *revisions*, gitrevisions(7), names; None if there is nothing of that name.
+    """Return the object for each of *revisions* (gitrevisions(7)), or None if there is none.
 
-    Raises :class:`~mcpd.errors.InvalidArgument` for what is no revision or searches messages, and McpdError if git
-    does.
+    Raises :class:`~mcpd.errors.InvalidArgument` for an invalid revision and for one that searches messages, and
+    McpdError if git fails.
     """
     for revision in revisions:
         if not revision or "\0" in revision:
@@ -103,7 +103,7 @@ async def look_up(call: Call, repository: Repository, *revisions: str) -> list[O
     done = await git(call, repository, *arguments, stdin=stdin, accept=(0, _FAILED))
     found = list(_objects(done.stdout, asked))
     if done.code == _FAILED:
-        # It ends so at what is a revision by its form, like one of an upstream that the branch does not have.
+        # Git exits at some well-formed revisions, such as the upstream of a branch that has none.
         fault = failed(repository, arguments, done)
         if type(fault) is McpdError and len(found) < len(revisions):
             raise InvalidArgument(f"'{printable(revisions[len(found)])}': {fault.message}")
@@ -112,7 +112,7 @@ async def look_up(call: Call, repository: Repository, *revisions: str) -> list[O
 
 
 def _objects(output: bytes, asked: Sequence[bytes]) -> Iterator[Object | None]:
-    """What *output* says of each of those *asked* for, which it repeats, newlines and all, where it has none."""
+    """Yield the objects in *output*, in the order *asked*; for missing ones git repeats the name, newlines included."""
     at = 0
     for each in asked:
         if at == len(output):
@@ -124,9 +124,9 @@ def _objects(output: bytes, asked: Sequence[bytes]) -> Iterator[Object | None]:
 
 
 async def commit_ids(call: Call, repository: Repository, *revisions: str) -> list[str]:
-    """The ids of the commits that *revisions* name or, as tags do, lead to.
+    """Return the ids of the commits that *revisions* name, directly or by a tag.
 
-    Raises :class:`~mcpd.errors.NotFound` for the first that does not, and what :func:`look_up` raises.
+    Raises :class:`~mcpd.errors.NotFound` for the first that does not name a commit, and the errors of :func:`look_up`.
     """
     for revision in revisions:
         check_search(revision)
@@ -140,9 +140,9 @@ async def commit_ids(call: Call, repository: Repository, *revisions: str) -> lis
 
 
 async def selection(call: Call, repository: Repository, revision: str) -> str:
-    """*revision*, one commit or a range like ``A..B`` or ``A...B``, with ids for names.
+    """Return *revision*, one commit or a range like ``A..B`` or ``A...B``, with ids instead of names.
 
-    Raises what :func:`commit_ids` raises.
+    Raises the errors of :func:`commit_ids`.
     """
     between = _RANGE.fullmatch(revision)
     if between is None:
@@ -153,7 +153,7 @@ async def selection(call: Call, repository: Repository, revision: str) -> str:
 
 
 def unknown(repository: Repository, revision: str, what: str = "no commit") -> NotFound:
-    """The error for a *revision* that names no such thing as is asked for, which *what* says."""
+    """Return the error for a *revision* that does not name the expected object; *what* completes "it names …"."""
     way_out = "git_branches and git_log show what there is"
     if revision == HEAD:
         way_out = "nothing has been committed yet, or HEAD is damaged"
@@ -165,16 +165,16 @@ def unknown(repository: Repository, revision: str, what: str = "no commit") -> N
 
 
 def empty_tree(commit: str) -> str:
-    """The id of the tree without files, in the kind of ids that *commit* is one of."""
+    """Return the id of the empty tree in the hash format of the id *commit*."""
     return _EMPTY_TREES[len(commit)]
 
 
 _FIELDS: Final = ("%H", "%h", "%P", "%aN", "%aE", "%aI", "%cN", "%cE", "%cI", "%s", "%D", "%b")
-"""The long ones come last: what is cut off at the end is cut off there."""
+"""Fields of a commit, long ones last, so that an incomplete commit lacks only their end."""
 _SHORT: Final = 9
-"""Fields that are never long."""
+"""Number of fields that are always short."""
 _DECORATED: Final = tuple(f"--decorate-refs={each}" for each in ("HEAD", "refs/heads", "refs/remotes", "refs/tags"))
-"""Said, as the repository's log.excludeDecoration counts otherwise."""
+"""Explicit options, as otherwise the repository's log.excludeDecoration applies."""
 _FORMAT: Final = "".join(f"{field}%x00" for field in _FIELDS)
 
 
@@ -195,7 +195,7 @@ class Commit(Result):
     body: str = Field(description="The rest of the message; empty if there is none")
 
     def shown(self) -> str:
-        """As ``git log`` prints it."""
+        """Return the commit in the format of ``git log``."""
         lines = [f"commit {self.commit}" + (f" ({', '.join(self.refs)})" if self.refs else "")]
         if len(self.parents) > 1:
             lines.append("Merge: " + " ".join(parent[: len(self.abbreviated)] for parent in self.parents))
@@ -206,9 +206,9 @@ class Commit(Result):
 
 
 async def read_commits(call: Call, repository: Repository, *arguments: str) -> tuple[list[Commit], bool]:
-    """The commits that ``git log`` with *arguments* lists, and whether there was more than an answer may hold.
+    """Return the commits listed by ``git log`` with *arguments*, and whether there are more than a result may contain.
 
-    Raises McpdError if git does, and :class:`~mcpd.errors.LimitExceeded` for a commit that alone is too much.
+    Raises McpdError if git fails, and :class:`~mcpd.errors.LimitExceeded` for a single commit that is too long.
     """
     done = await git(
         call,
@@ -225,7 +225,7 @@ async def read_commits(call: Call, repository: Repository, *arguments: str) -> t
     )
     fields = done.stdout.decode(errors="replace").split("\0")
     if done.truncated and _SHORT < len(fields) <= len(_FIELDS):
-        # The first commit alone is more than an answer may hold: it is shown as far as it is there.
+        # The first commit alone exceeds the limit: show the part that was received.
         fields += [""] * (len(_FIELDS) + 1 - len(fields))
     commits = list(_parsed(fields))
     if done.truncated and not commits:
@@ -237,7 +237,7 @@ async def read_commits(call: Call, repository: Repository, *arguments: str) -> t
 
 
 def _parsed(fields: list[str]) -> Iterator[Commit]:
-    """The commits that all *fields*, with what follows the last of them, are of; one that is cut off is left out."""
+    """Yield the commits in *fields*, whose last element follows the last commit; an incomplete commit is omitted."""
     for start in range(0, len(fields) - len(_FIELDS), len(_FIELDS)):
         commit, short, parents, author, email, date, committer, mail, committed, subject, refs, body = fields[
             start : start + len(_FIELDS)
@@ -259,12 +259,12 @@ def _parsed(fields: list[str]) -> Iterator[Commit]:
 
 
 def rfc3339(seconds: str, zone: str) -> str:
-    """The date that git stores as *seconds* since 1970 and *zone*, like ``+0130``; 1970 if that is no date."""
+    """Return the date that git stores as *seconds* since 1970 and *zone*, like ``+0130``; 1970 if it is invalid."""
     sign = -1 if zone.startswith("-") else 1
     digits = zone.lstrip("+-")
     try:
         offset = timezone(sign * timedelta(hours=int(digits[:-2]), minutes=int(digits[-2:])))
         return datetime.fromtimestamp(int(seconds), offset).isoformat()
     except (ValueError, OverflowError, OSError):
-        # Nothing keeps a commit from saying nonsense; git shows the same date then.
+        # Commits can contain invalid dates; git shows the same date for them.
         return datetime.fromtimestamp(0, UTC).isoformat()

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Run git so that nothing in the repository is executed: safe options, and the user's own configuration.
+"""Run git without executing anything from the repository: safe options, and the user's own configuration.
 
-A repository may come from anyone, with its ``.git``. Its configuration can name programs (git-config(1)), which
-attributes then select. Git has no switch against that, so whatever the configuration names is set again with a higher
-precedence: to what the user's own configuration says, or to nothing. In addition, the kernel holds git to the roots.
+A repository, with its ``.git``, may come from anyone. Its configuration can name programs (git-config(1)), which
+attributes then select. Git has no option against that, so each such key is set again with a higher precedence: to the
+value in the user's own configuration, or to a neutral one. In addition, the kernel confines git to the roots.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
     from mcpd.servers.workstation.settings import Settings
 
 MAX_REVISION: Final = 1000
-"""Characters of a revision."""
+"""Maximum length of a revision in characters."""
 _MOST: Final = 500
-"""How many things to disarm a repository may name: all are handed over with each run."""
+"""Maximum number of keys to override for a repository, as all are passed to each run."""
 OWN: Final = frozenset({"local", "worktree"})
-"""The scopes that are the repository's."""
+"""Scopes of the repository's own configuration."""
 _NOWHERE: Final = "/dev/null"
 
 _FIXED: Final = {
@@ -59,9 +59,9 @@ _FIXED: Final = {
     "protocol.allow": "never",
     "user.useConfigOnly": "true",
 }
-"""For all repositories: for output that is the same everywhere, and for what never takes place in a tool.
+"""Configuration for all repositories: makes output uniform, and turns off what tools never need.
 
-Without directory renames, the paths that a merge writes can be told beforehand.
+Without directory renames, the paths that a merge writes can be determined beforehand.
 """
 _DISARMED: Final = {
     "core.alternateRefsCommand": "true",
@@ -73,7 +73,7 @@ _DISARMED: Final = {
     "status.submoduleSummary": "false",
     "submodule.recurse": "false",
 }
-"""For all but those whose programs may run. A git that looks into a submodule obeys the configuration there, too."""
+"""Configuration unless hooks are allowed; a git started for a submodule obeys the configuration there, too."""
 _PROGRAMS: Final = {
     "core.editor": ":",
     "core.gitproxy": "false",
@@ -90,25 +90,25 @@ _PROGRAMS: Final = {
     "sequence.editor": ":",
     "uploadpack.packobjectshook": "",
 }
-"""Keys that name a program, and what they say when the repository may not: git's own default where it has one."""
+"""Keys that name a program, and their values if the repository may not set them: git's default where it has one."""
 _DRIVERS: Final = (
     (re.compile(r"diff\..*\.command", re.DOTALL), "false"),
     (re.compile(r"diff\..*\.textconv", re.DOTALL), "cat"),
     (re.compile(r"diff\..*\.cachetextconv", re.DOTALL), "false"),
-    # What git does by itself with a file that has no driver. A pattern of the repository may take any amount of memory.
+    # Git's default for a file without a driver. A pattern of the repository could take any amount of memory.
     (re.compile(r"diff\..*\.x?funcname", re.DOTALL), "^[A-Za-z_$].*$"),
     (re.compile(r"merge\..*\.driver", re.DOTALL), "git merge-file --marker-size=%L %A %O %B"),
     (re.compile(r"hook\..*\.command", re.DOTALL), "true"),
     (re.compile(r"hook\..*\.enabled", re.DOTALL), "false"),
     (re.compile(r"trailer\..*\.(command|cmd)", re.DOTALL), ""),
     (re.compile(r"pager\..*", re.DOTALL), "cat"),
-    # What Git LFS runs, which may well be a filter of the user's own.
+    # Used by Git LFS, which may well be a filter of the user's own.
     (re.compile(r"lfs\.extension\..*\.(clean|smudge)", re.DOTALL), "cat"),
     (re.compile(r"lfs\.customtransfer\..*\.path", re.DOTALL), "false"),
     (re.compile(r"lfs\.(.*\.)?standalonetransferagent", re.DOTALL), ""),
     (re.compile(r"submodule\..*\.update", re.DOTALL), "none"),
 )
-"""The same for keys with a part that anybody may choose."""
+"""The same for keys with a freely chosen part."""
 _FILTER: Final = re.compile(r"filter\.(?P<name>.*)\.(?P<what>clean|smudge|process|required)", re.DOTALL)
 _SUBMODULE: Final = re.compile(r"submodule\.(?P<name>.*)\.[^.]*", re.DOTALL)
 FILES: Final = frozenset(
@@ -117,25 +117,25 @@ FILES: Final = frozenset(
         "format.signaturefile", "gpg.ssh.allowedsignersfile", "gpg.ssh.revocationfile", "mailmap.file",
     }
 )  # fmt: skip
-"""Keys that name a file to read, which a repository may have in itself only."""
+"""Keys that name a file to read, which must be within the repository if that sets them."""
 _SEARCH: Final = re.compile(r"\^\{/|(?:^|\.\.):/")
-"""What makes a revision of the first commit whose message matches: anywhere, or where one begins."""
+"""Matches revisions that search commit messages with a regular expression."""
 _INCLUDES: Final = re.compile(r"include\.path|includeif\..*", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One line of a configuration."""
+    """One entry of a configuration."""
 
     scope: str
     """``system``, ``global`` (the user's), ``local`` or ``worktree`` (the repository's), ``command`` (ours)."""
     key: str
-    """Section and name in lower case."""
+    """Full name of the key, with section and name in lower case."""
     value: str
 
 
 def parsed(listing: bytes) -> list[Entry]:
-    """The entries in the output of ``git config --list --show-scope -z``."""
+    """Return the entries in the output of ``git config --list --show-scope -z``."""
     parts = listing.decode("utf-8", "surrogateescape").split("\0")
     found = []
     for scope, entry in zip(parts[::2], parts[1::2], strict=False):
@@ -145,15 +145,15 @@ def parsed(listing: bytes) -> list[Entry]:
 
 
 def fixed(settings: Settings) -> dict[str, str]:
-    """Configuration that does not depend on the repository."""
+    """Return the configuration that does not depend on the repository."""
     return dict(_FIXED) if settings.allow_hooks else {**_FIXED, **_DISARMED}
 
 
 def disarmed(entries: Sequence[Entry]) -> tuple[dict[str, str], frozenset[str]]:
-    """What to set for a repository with the configuration *entries*, and the names of the filters that are off.
+    """Return the overrides for a repository with the configuration *entries*, and the names of the disabled filters.
 
-    Raises :class:`~mcpd.errors.NotAuthorized` for a configuration that cannot be disarmed: it includes other files,
-    which may change, or names too much.
+    Raises :class:`~mcpd.errors.NotAuthorized` for a configuration that cannot be made safe: it includes other files,
+    which may change, or has too many keys to override.
     """
     users = {entry.key: entry.value for entry in entries if entry.scope in {"system", "global"}}
     made: dict[str, str] = {}
@@ -188,10 +188,10 @@ def disarmed(entries: Sequence[Entry]) -> tuple[dict[str, str], frozenset[str]]:
 
 
 def without_filters(names: Iterable[str], *, writes: bool) -> dict[str, str]:
-    """What switches the filters *names* off.
+    """Return the configuration that disables the filters *names*.
 
-    For reading, files are taken as they are. A command that *writes* fails at a file with such a filter instead: what
-    a filter should have encrypted never gets into the repository as it is.
+    When reading, the content is used unfiltered. A command that *writes* fails at a file with such a filter instead, so
+    that content that a filter should have encrypted never gets into the repository in plain text.
     """
     made: dict[str, str] = {}
     for name in names:
@@ -206,7 +206,7 @@ def _has_filter(users: Mapping[str, str], name: str) -> bool:
 
 
 def _neutral(key: str, value: str) -> str | None:
-    """What *key* is set to where the repository must not say *value*; None if it may."""
+    """Return the override for *key* if the repository must not set it to *value*, or None if it may."""
     if key in FILES:
         harmless = not value.startswith(("/", "~", "%", ":")) and ".." not in value.split("/")
         return None if harmless else _NOWHERE
@@ -216,9 +216,9 @@ def _neutral(key: str, value: str) -> str | None:
 
 
 def environment(settings: Settings, top: str, config: Mapping[str, str], *, writes: bool) -> dict[str, str]:
-    """The variables for git in the repository at *top*, with *config* above all other configuration (git(1)).
+    """Return the variables for git in the repository at *top*; *config* takes precedence over all files (git(1)).
 
-    The home is the user's, which ``~`` in the user's configuration means.
+    HOME is the user's, as ``~`` in the user's configuration refers to it.
     """
     variables = {
         "GIT_ALLOW_PROTOCOL": "",
@@ -246,7 +246,7 @@ def environment(settings: Settings, top: str, config: Mapping[str, str], *, writ
 
 
 def check_search(text: str) -> None:
-    """Raise InvalidArgument if the revision *text* searches messages: its pattern may take any amount of memory."""
+    """Raise InvalidArgument if the revision *text* searches messages: its pattern could take any amount of memory."""
     if _SEARCH.search(text):
         raise InvalidArgument(
             f"'{printable(text)}': a search for a message (:/TEXT, ^{{/TEXT}}) is not taken as a revision; git_log with"
@@ -255,7 +255,7 @@ def check_search(text: str) -> None:
 
 
 def revision(text: str) -> str:
-    """*text*, which git cannot take for an option, for several lines or for a search.
+    """Return *text* if git cannot mistake it for an option, for several lines or for a search.
 
     Raises :class:`~mcpd.errors.InvalidArgument`.
     """
@@ -270,14 +270,14 @@ def revision(text: str) -> str:
 
 _MOST_FILES: Final = 32
 _MOST_BYTES: Final = 1024 * 1024
-# More than what is included: what else is called so is the user's, too.
+# Matches more than includes: other keys named path are the user's, too.
 _PATH: Final = re.compile(r"^[ \t]*(?:\[[^\]\n]*\][ \t]*)?path[ \t]*=[ \t]*(.*?)[ \t]*$", re.IGNORECASE | re.MULTILINE)
 
 
 def user_files(settings: Settings) -> tuple[str, ...]:
-    """The user_files that git reads of the user's before it does anything, those that they include among them.
+    """Return the user's configuration files that git reads first, including those that they include.
 
-    It gives up at one that is there and cannot be read.
+    Git fails if one of them exists but cannot be read.
     """
     base = settings.home / ".config" / "git"
     found: list[Path] = []
@@ -292,7 +292,7 @@ def user_files(settings: Settings) -> tuple[str, ...]:
 
 
 def user_named(entries: Sequence[Entry], settings: Settings) -> tuple[str, ...]:
-    """Files besides :func:`user_files` that the user's configuration tells git to read."""
+    """Return the files, besides :func:`user_files`, that the user's configuration tells git to read."""
     values = (entry.value for entry in entries if entry.scope == "global" and entry.key in FILES)
     return tuple(str(settings.home / value.removeprefix("~/")) for value in values if value.startswith(("~/", "/")))
 
@@ -304,7 +304,7 @@ def _resolved(value: str, base: Path, settings: Settings) -> Path:
 
 
 def _text(path: Path) -> str | None:
-    """The content of *path*; None for what is no file that the user can read, of which git says more."""
+    """Return the content of *path*, or None if it is not a readable file; git reports the fault."""
     try:
         if not path.is_file():
             return None
@@ -315,7 +315,7 @@ def _text(path: Path) -> str | None:
 
 
 _MOST_MESSAGE: Final = 1000
-"""Characters of what git says that go into an error."""
+"""Maximum length of git's message in an error, in characters."""
 _MOST_CONFIG: Final = 1024 * 1024
 _PIECE: Final = 100
 _CLASSES: Final[tuple[tuple[str, type[McpdError]], ...]] = (
@@ -345,14 +345,14 @@ _CLASSES: Final[tuple[tuple[str, type[McpdError]], ...]] = (
     ("is in submodule", InvalidArgument),
     ("are ignored by one of your", InvalidArgument),
 )
-"""What git says where another class than McpdError tells more."""
+"""Parts of git's messages, and the error classes that are more specific than McpdError."""
 
 
 async def find(call: Call, path: str) -> Repository:
-    """The repository that *path*, a directory or a file in it, belongs to.
+    """Return the repository of *path*, a directory or a file in it.
 
-    Looks no further up than the root that holds *path*. Raises :class:`~mcpd.errors.NotFound` if there is none, and
-    :class:`~mcpd.errors.NotAuthorized` if anything of it is outside of the roots.
+    Searches no further up than the root that contains *path*. Raises :class:`~mcpd.errors.NotFound` if there is none,
+    and :class:`~mcpd.errors.NotAuthorized` if any part of it is outside the roots.
     """
     repository, files = await call.in_thread(lambda: (discover(call, path), user_files(call.settings)))
     first = replace(repository, hook_safe=tuple(fixed(call.settings).items()), readable=files)
@@ -362,7 +362,7 @@ async def find(call: Call, path: str) -> Repository:
     entries = parsed(listing.stdout)
     own = {entry.key: entry.value for entry in entries if entry.scope in OWN}
     if not own:
-        # Either it has none, or git does not take this for a repository, as of somebody else's: it says so here.
+        # It has no configuration, or git refuses it, for example because of its owner: this reports the reason.
         await git(call, first, "rev-parse", "--git-dir")
     if "core.worktree" in own:
         await call.in_thread(lambda: check_worktree(call.jail, repository, own["core.worktree"]))
@@ -387,9 +387,9 @@ async def git(
 ) -> Completed:
     """Run git with *arguments* in the top level of *repository*.
 
-    Paths in *arguments* are relative to it (:meth:`.Repository.pathspec`) and taken literally; revisions have been
-    through :func:`revision`. Of stdout *most* bytes are kept; a command that says more is ended, which is no
-    error: see ``truncated``. With *on_line*, which is given each line, it goes on, and the last bytes are kept.
+    Paths in *arguments* are relative to it (:meth:`.Repository.pathspec`) and taken literally; check revisions first
+    with :func:`revision`. At most *most* bytes of stdout are kept; a command that writes more is ended, which is not an
+    error: see ``truncated``. With *on_line*, which is called with each line, it continues, and the last bytes are kept.
     Raises McpdError with git's own message for an exit status that is not in *accept*.
     """
     config = {**dict(repository.hook_safe), **without_filters(repository.filters, writes=writes)}
@@ -414,7 +414,7 @@ async def git(
 
 
 def failed(repository: Repository, arguments: Sequence[str], done: Completed) -> McpdError:
-    """The error for git with *arguments* that has ended with what *done* says."""
+    """Return the error for git with *arguments* that ended with the result *done*."""
     said = message(done.stderr) or message(done.stdout) or f"it ended with status {done.code} and said nothing"
     command = next(each for each in arguments if not each.startswith("-"))
     text = f"git {command} in {repository.place.shown}: {said}"
@@ -427,7 +427,7 @@ def failed(repository: Repository, arguments: Sequence[str], done: Completed) ->
 
 
 def message(said: bytes) -> str:
-    """What git *said*, in one line without what cannot be shown."""
+    """Return git's output *said* as one printable line."""
     text = said.decode("utf-8", "replace")
     lines = (
         line.removeprefix("fatal: ").removeprefix("error: ").removeprefix("hint: ").strip()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""git_stash: changes put aside, and taken back."""
+"""git_stash: save, list, restore and drop stashes."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ if TYPE_CHECKING:
 
 MAX_INDEX: Final = 100_000
 MOST_STASHES: Final = 200
-"""Stashes that are listed."""
+"""Maximum number of stashes listed."""
 MAX_MESSAGE: Final = 1000
 _IN_THE_WAY: Final = ("would be overwritten by merge", "already exists, no checkout", "Cannot apply")
 
 
 class StashArguments(RepositoryArguments):
-    """What git_stash takes."""
+    """Arguments of git_stash."""
 
     action: Literal["push", "list", "show", "apply", "pop", "drop"] = Field(
         description="push: stash changes; apply: restore them; pop: apply and drop; drop: delete them"
@@ -67,7 +67,7 @@ class Stash(Result):
 
 
 class StashResult(Result):
-    """What became of it."""
+    """Result of git_stash."""
 
     repository: str = Field(description="Top of the repository")
     action: str
@@ -130,12 +130,12 @@ async def _push(call: Call, repository: Repository, arguments: StashArguments) -
         )
         if wanted
     ]
-    # Git would look into a submodule that has no name, whatever it is told of all.
+    # Git would enter a submodule without a name, whatever is configured for all.
     inside = [] if call.settings.allow_hooks else await links(call, repository)
     if (await look_up(call, repository, HEAD))[0] is not None:
         staged = [(*DIFF, "--")] if arguments.keep_index else []
         await check_written(call, repository, (*DIFF, HEAD, "--"), MISSING, *staged)
-    # The commands that git starts for it name all files as ":/", which is no literal path.
+    # The git commands that it runs name all files as ":/", which is not a literal path.
     await git(
         call,
         repository,
@@ -168,14 +168,14 @@ async def _show(call: Call, repository: Repository, arguments: StashArguments, c
 
 
 async def _apply(call: Call, repository: Repository, arguments: StashArguments, commit: str) -> Answer:
-    """By the commit, so that it is the one that was looked at; dropped only if that has gone well."""
+    """Apply the stash by its commit, so that it is the one that was checked; drop it only on success."""
     base, untracked = await look_up(call, repository, f"{commit}^1", f"{commit}^3")
     if base is not None:
-        # Changes of a file that has been renamed since go to its new name.
+        # Changes of a file that was renamed since are applied to its new name.
         renamed = (*DIFF, "--cached", "--diff-filter=A", base.id, "--")
         more = [] if untracked is None else [("ls-tree", "-r", "--name-only", untracked.id)]
         await check_written(call, repository, (*DIFF, base.id, commit, "--"), renamed, *more)
-    # Both are said, as the repository's stash.index counts otherwise.
+    # Explicit options, as otherwise the repository's stash.index applies.
     option = "--index" if arguments.restore_index else "--no-index"
     done = await git(
         call,
@@ -210,10 +210,10 @@ async def _apply(call: Call, repository: Repository, arguments: StashArguments, 
 
 
 async def _found(call: Call, repository: Repository, index: int) -> tuple[str, str]:
-    """The name of the stash number *index* and its commit."""
+    """Return the name and the commit of the stash number *index*."""
     name = f"stash@{{{index}}}"
     done = await git(call, repository, "rev-parse", "--quiet", "--verify", f"refs/{name}", accept=(0, 1, 128))
-    # A number beyond the oldest is the oldest for some versions of git, with a warning.
+    # For some versions of git, a number beyond the oldest means the oldest, with a warning.
     if b"log for" in done.stderr or (done.code and not done.stderr):
         raise NotFound(f"there is no {name} in {repository.place.shown}; the action list shows what there is")
     if done.code:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""``git_status``: what has changed since the last commit, and where the branch stands."""
+"""``git_status``: the changes since the last commit, and the state of the branch."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ _OPERATIONS: Final[tuple[tuple[str, Operation], ...]] = (
     ("REVERT_HEAD", "revert"),
     ("BISECT_LOG", "bisect"),
 )
-"""What is in the git directory then, in the order in which git itself looks."""
+"""Files in the git directory during each operation, in the order in which git checks them."""
 _REFTABLE: Final = "reftable"
 _INITIAL: Final = "(initial)"
 _DETACHED: Final = "(detached)"
 
 
 class StatusArguments(PathsArguments):
-    """Where to look, and for what."""
+    """Arguments of git_status."""
 
     untracked: Literal["no", "normal", "all"] = Field(
         default="normal", description="normal: untracked directories as one entry; all: each file in them; no: none"
@@ -75,7 +75,7 @@ class Conflict(Result):
 
 
 class StatusResult(Result):
-    """Where the repository stands."""
+    """Result of git_status."""
 
     repository: str = Field(description="Top of the repository")
     branch: str | None = Field(default=None, description="The current branch; absent if HEAD is detached")
@@ -98,7 +98,7 @@ class StatusResult(Result):
 
 @dataclass
 class _Found:
-    """What git's output says."""
+    """The parsed output of git."""
 
     headers: dict[str, str] = field(default_factory=dict)
     staged: list[Entry] = field(default_factory=list)
@@ -107,7 +107,7 @@ class _Found:
     untracked: list[str] = field(default_factory=list)
     ignored: list[str] = field(default_factory=list)
     lines: list[str] = field(default_factory=list)
-    """As ``git status --short`` shows it."""
+    """The entries in the format of ``git status --short``."""
 
 
 async def _run(call: Call, arguments: StatusArguments) -> Answer:
@@ -164,14 +164,14 @@ async def _operation(call: Call, repository: Repository) -> Operation | None:
     names = (_REFTABLE, *(name for name, _ in _OPERATIONS))
     there = await call.in_thread(lambda: present(call.jail, repository.git_directory, names))
     if _REFTABLE in there:
-        # These two are no files then.
+        # With the reftable format, these two are not files.
         refs = ("CHERRY_PICK_HEAD", "REVERT_HEAD")
         there |= {name for name, found in zip(refs, await look_up(call, repository, *refs), strict=True) if found}
     return next((operation for name, operation in _OPERATIONS if name in there), None)
 
 
 def _take(found: _Found, fields: Iterator[str], limit: int) -> bool:
-    """Fill *found* from the *fields* of ``--porcelain=v2 -z``; whether there were more than *limit* entries."""
+    """Add the entries in *fields* of ``--porcelain=v2 -z`` to *found*; return True if there are more than *limit*."""
     for line in fields:
         kind, _, rest = line.partition(" ")
         if kind == "#":
@@ -193,7 +193,7 @@ def _take(found: _Found, fields: Iterator[str], limit: int) -> bool:
 
 
 def _take_change(found: _Found, kind: str, rest: str, fields: Iterator[str]) -> None:
-    """One line of a file that has changed: ``XY sub mH mI mW hH hI [Xscore] path``, and the old path in a field."""
+    """Add a changed file: ``XY sub mH mI mW hH hI [Xscore] path``, followed by the old path if it was renamed."""
     state, submodule, *_, path = rest.split(" ", 8 if kind == "2" else 7)
     old = next(fields, None) if kind == "2" else None
     for letter, entries in zip(state, (found.staged, found.unstaged), strict=True):
@@ -212,7 +212,7 @@ def _take_change(found: _Found, kind: str, rest: str, fields: Iterator[str]) -> 
 
 
 def _shown(result: StatusResult, lines: list[str]) -> str:
-    """As ``git status --short --branch`` shows it."""
+    """Return *result* and *lines* in the format of ``git status --short --branch``."""
     head = "## HEAD (no branch)" if result.branch is None else f"## {one_line(result.branch)}"
     if result.commit is None:
         head = f"## No commits yet on {one_line(result.branch or '')}"

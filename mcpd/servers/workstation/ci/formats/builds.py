@@ -41,14 +41,14 @@ _MAX_LINES: Final = 20
 
 
 class Directories(Reader):
-    """Follows make, which says where it goes, so that paths are understood as they are meant there."""
+    """Follows the directory changes that make prints, as paths are relative to the current directory."""
 
     def __init__(self, findings: Findings) -> None:
         super().__init__(findings)
         self._left: list[str] = []
 
     def read(self, line: str) -> bool:
-        """Return True if *line* says where make goes."""
+        """Return True if *line* is a message of make about a directory."""
         match = _DIRECTORY.match(line) if line.endswith("'") and " directory " in line else None
         if match is None:
             return False
@@ -62,7 +62,7 @@ class Directories(Reader):
 
 
 class Cmake(Reader):
-    """Reads messages of CMake, which are indented below the line that says where they come from, and of CTest."""
+    """Reads messages of CMake, which are indented below a line with their position, and of CTest."""
 
     def __init__(self, findings: Findings) -> None:
         super().__init__(findings)
@@ -99,7 +99,7 @@ class Cmake(Reader):
         return True
 
     def end(self) -> None:
-        """The last message ends with the output."""
+        """End the last message with the output."""
         self._flush()
 
     def _flush(self) -> None:
@@ -111,7 +111,7 @@ class Cmake(Reader):
 
 
 class Programs(Reader):
-    """Reads the rest: what names a program, or only a severity, and a line at most."""
+    """Reads other errors in one line, with the name of a program or only a severity."""
 
     def read(self, line: str) -> bool:
         """Return True if *line* is such an error."""
@@ -170,7 +170,7 @@ class Programs(Reader):
         return False
 
     def _reformat(self, line: str) -> bool:
-        """What ``ruff format --check`` and ``black --check`` say of a file."""
+        """Add a finding for a message of ``ruff format --check`` or ``black --check``."""
         file = line[len(_REFORMAT[0]) - (line[0] == "w") :]
         source = "black" if line[0] == "w" else "ruff"
         self.findings.add("warning", "not formatted", Spot(file), source=source)
@@ -180,7 +180,7 @@ class Programs(Reader):
 _START: Final = '{"reason":"'
 _MESSAGE: Final = '{"reason":"compiler-message",'
 _MAX_LINE: Final = 256 * 1024
-"""Characters of a line that is decoded, which other threads wait for."""
+"""Maximum length of a line to decode, in characters, as decoding blocks other threads."""
 
 
 class _Code(BaseModel):
@@ -208,22 +208,22 @@ class _Line(BaseModel):
 
 
 def is_cargo(line: str) -> bool:
-    """Return True if *line* is one of cargo's, which writes the reason first."""
+    """Return True if *line* is JSON of cargo, which begins with the reason."""
     return line.startswith(_START)
 
 
 class Cargo(Reader):
-    """Reads them."""
+    """Reads the JSON messages of cargo."""
 
     def read(self, line: str) -> bool:
-        """Return True if *line*, a whole one, is cargo's."""
+        """Return True if *line*, which must be complete, is cargo's."""
         if not is_cargo(line):
             return False
         if line.startswith(_MESSAGE) and len(line) <= _MAX_LINE:
             try:
                 self._take(_Line.model_validate_json(line).message)
             except ValidationError:
-                # Cut off, or of something else that looks like it: there is nothing to be had of it.
+                # The line is cut off, or only looks like cargo's: ignore it.
                 return True
         return True
 
@@ -250,7 +250,7 @@ _MAX_TESTS: Final = 1000
 
 
 class GoTests(Reader):
-    """Reads them. With ``-v`` what a test says comes before its result, without it after that."""
+    """Reads tests of Go. With ``-v`` the output of a test precedes its result, otherwise it follows."""
 
     def __init__(self, findings: Findings) -> None:
         super().__init__(findings)
@@ -258,7 +258,7 @@ class GoTests(Reader):
         self._said: dict[str, list[tuple[str, Spot]]] = {}
         self._failed: str | None = None
         self._silent = False
-        """Whether nothing was read of what the test that failed said."""
+        """True if no output of the failed test has been read."""
         self._panic: str | None = None
 
     def read(self, line: str) -> bool:
@@ -282,7 +282,7 @@ class GoTests(Reader):
         return False
 
     def end(self) -> None:
-        """What failed last said nothing more."""
+        """End the output of the last failed test."""
         self._flush()
         if self._panic is not None:
             self.findings.add("error", f"panic: {self._panic}", NOWHERE, code="panic", source="go")
@@ -336,11 +336,11 @@ _THROWN: Final = re.compile(r"Unhandled exception\. (?P<code>[\w.]{1,200}): (?=\
 _LINE: Final = re.compile(r":line (?P<line>\d{1,9})$")
 _DOTNET_LINES: Final = 4
 _GIVE_UP: Final = 200
-"""Lines after which the rest is about something else."""
+"""Lines after which the rest no longer belongs to a failure."""
 
 
 class DotnetTests(Reader):
-    """Reads them."""
+    """Reads failed tests and exceptions of .NET."""
 
     def __init__(self, findings: Findings) -> None:
         super().__init__(findings)
@@ -377,7 +377,7 @@ class DotnetTests(Reader):
         return True
 
     def end(self) -> None:
-        """No frame follows."""
+        """End the last failure, which has no further frame."""
         self._flush(NOWHERE)
 
     def _frame(self, line: str) -> bool:
@@ -424,7 +424,7 @@ class _Pending:
 
 
 class Javac(Reader):
-    """Reads it: the column is where the caret stands, below the line of code."""
+    """Reads diagnostics of javac: the column is the position of the caret, below the quoted line of code."""
 
     def __init__(self, findings: Findings) -> None:
         super().__init__(findings)
@@ -450,7 +450,7 @@ class Javac(Reader):
         return False
 
     def end(self) -> None:
-        """There is no caret any more."""
+        """End the last diagnostic, which has no caret."""
         self._flush(None)
 
     def _flush(self, column: int | None) -> None:
@@ -462,7 +462,7 @@ class Javac(Reader):
 
 
 class JvmTests(Reader):
-    """Reads what fails when it runs. A stack says the name of a file without its directory; so it says no place."""
+    """Reads failed tests and exceptions on the JVM. Stack frames lack the directory of a file, so none is reported."""
 
     def __init__(self, findings: Findings) -> None:
         super().__init__(findings)
@@ -472,7 +472,7 @@ class JvmTests(Reader):
         self._wrong = False
 
     def read(self, line: str) -> bool:
-        """Return True if *line* is about that."""
+        """Return True if *line* is about a failed test or an exception."""
         if self._thrown is not None:
             return self._stack(self._thrown, line)
         if self._title is not None and line.strip():
@@ -489,7 +489,7 @@ class JvmTests(Reader):
         return self._starts(line)
 
     def end(self) -> None:
-        """No frame follows."""
+        """End the last exception, which has no further frame."""
         if self._thrown is not None:
             self._stack(self._thrown, "")
 

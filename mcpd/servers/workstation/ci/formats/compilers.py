@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Diagnostics of compilers and linters: with the place in front, in brackets or behind an arrow, or below a file name.
+"""Diagnostics of compilers and linters: with the position first, in brackets, after an arrow, or below a file name.
 
-A place ``file:line:column`` is searched for, and the file is what precedes it, so names may contain blanks and
-brackets, and no expression has to find where a name ends. Each repetition in an expression has an end, and none is
-tried again: a line takes time in proportion to its length.
+The position ``file:line:column`` is searched for, and the file is the text before it, so names may contain blanks and
+brackets, and no expression has to find where a name ends. Each repetition in an expression is bounded and does not
+backtrack: the time for a line is proportional to its length.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from mcpd.servers.workstation.ci.formats.findings import Findings
 
 _PLACES: Final = 4
-"""Places in a line that are looked at; what stands in front of a diagnostic may look like one, such as the time."""
+"""Maximum number of positions examined in a line; text before a diagnostic, such as the time, may look like one."""
 _COLONS: Final = re.compile(
     r":(?P<line>\d{1,9})"
     r"(?:[:.](?P<column>\d{1,9})(?::(?P<end_line>\d{1,9}):(?P<end_column>\d{1,9}))?(?:-\d{1,9})?)?"
@@ -67,25 +67,25 @@ _SOURCES: Final = {
     "sh": "shellcheck",
 }
 _FILE_LINE: Final = frozenset(["kt", "kts", "scala", "java"])
-"""Suffixes of those that print no severity behind the place as they have printed it before."""
+"""Suffixes for which the severity is printed before the position, not after it."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """A place in a line and what stands around it."""
+    """A position in a line with the text around it."""
 
     findings: Findings
     spot: Spot
     suffix: str
     rest: str
     gap: str
-    """What stands between the place and :attr:`rest`."""
+    """The text between the position and :attr:`rest`."""
     level: str | None
-    """The severity, if it stands in front."""
+    """The severity, if it precedes the position."""
 
     @property
     def source(self) -> str | None:
-        """The program that most likely prints such a place."""
+        """The program that most likely prints such a position."""
         if self.suffix in _C:
             return "clang" if "clang" in self.findings.words else "gcc"
         if self.suffix == "py":
@@ -94,10 +94,10 @@ class _Place:
 
 
 class Located(Reader):
-    """Reads them."""
+    """Reads diagnostics with a position in the line."""
 
     def read(self, line: str) -> bool:
-        """Return True if there is a place in *line* with something behind it that says what is wrong there."""
+        """Return True if *line* has a position followed by a diagnostic."""
         return any(
             rule(place)
             for match in islice(_COLONS.finditer(line), _PLACES)
@@ -226,7 +226,7 @@ _RULES: Final[tuple[Callable[[_Place], bool], ...]] = (
 
 
 def _section(findings: Findings, line: str) -> bool:
-    """What the linker says about an object without line numbers: ``a.c:(.text+0x9): undefined reference to `f'``."""
+    """Add a linker error for an object without line numbers: ``a.c:(.text+0x9): undefined reference to `f'``."""
     match = _SECTION.search(line)
     if match is None:
         return False
@@ -249,10 +249,10 @@ _LEVEL: Final = re.compile(r"\s{0,8}\[(?P<level>ERROR|WARNING)\]\s{1,4}")
 
 
 class Bracketed(Reader):
-    """Reads them."""
+    """Reads diagnostics with the position in brackets."""
 
     def read(self, line: str) -> bool:
-        """Return True if *line* is one of these."""
+        """Return True if *line* is such a diagnostic."""
         findings = self.findings
         if "(" in line and (_brackets(findings, line) or _kotlin(findings, line)):
             return True
@@ -322,7 +322,7 @@ _PANIC: Final = re.compile(r"thread '(?P<name>[^']{1,300})'(?: \(\d{1,20}\))? pa
 _DIFF: Final = re.compile(r"Diff in (?P<file>\S.*?)(?::| at line )(?P<line>\d{1,9}):$")
 _SUMS: Final = ("aborting due to", "could not compile", "build failed", "test failed", "doctest failed", "`")
 _LINES: Final = 12
-"""Lines of a message in front of its arrow."""
+"""Maximum number of lines from a message to its arrow."""
 _ARROW_SOURCES: Final = {"py": "ruff", "rs": "rustc", "toml": "cargo"}
 _SCRIPTS: Final = ("ts", "tsx", "js", "jsx", "mjs")
 
@@ -336,7 +336,7 @@ class _Pending:
 
 
 class Arrows(Reader):
-    """Reads them."""
+    """Reads diagnostics with the position after an arrow."""
 
     def __init__(self, findings: Findings) -> None:
         super().__init__(findings)
@@ -344,7 +344,7 @@ class Arrows(Reader):
         self._panic: tuple[str, Spot] | None = None
 
     def read(self, line: str) -> bool:
-        """Return True if *line* belongs to one of these."""
+        """Return True if *line* belongs to such a diagnostic."""
         if self._panic is not None:
             self._panicked(line)
             return True
@@ -359,7 +359,7 @@ class Arrows(Reader):
         return line.startswith(("thread '", "Diff in ")) and (self._starts_panic(line) or self._differs(line))
 
     def end(self) -> None:
-        """What still waits for its place has none."""
+        """Add the pending message without a position."""
         self._flush()
         if self._panic is not None:
             self._panicked("")
@@ -383,7 +383,7 @@ class Arrows(Reader):
         return True
 
     def _flush(self) -> None:
-        """Take what waits for a place without one, if it can be a diagnostic on its own."""
+        """Add the pending message without a position, if it can be a diagnostic of its own."""
         pending, self._pending = self._pending, None
         if pending is None or pending.severity not in {"error", "warning"}:
             return
@@ -439,13 +439,13 @@ _AT: Final = re.compile(
 )
 _ABOVE: Final = re.compile(r"(?P<file>/[^:]{1,1024}):(?P<line>\d{1,9})$")
 _QUOTED: Final = 4
-"""Lines between the place, with the line of code that is quoted, and the exception."""
+"""Maximum number of lines between the position, with the quoted line of code, and the exception."""
 _BETWEEN: Final = 40
-"""Lines between what was raised and the first of its stack: the values that are not equal, and the code."""
+"""Maximum number of lines between an exception and its stack: the values that differ, and the code."""
 
 
 class Lists(Reader):
-    """Reads the lists."""
+    """Reads lists of findings below the name of a file."""
 
     def __init__(self, findings: Findings) -> None:
         super().__init__(findings)
@@ -475,7 +475,7 @@ class Lists(Reader):
 
 
 class Stacks(Reader):
-    """Reads exceptions. One is about the first frame in the project's own code, or else about what stands above it."""
+    """Reads exceptions. Their position is the first frame in the project's own code, or the one above the exception."""
 
     def __init__(self, findings: Findings) -> None:
         super().__init__(findings)
@@ -483,9 +483,9 @@ class Stacks(Reader):
         self._code: str | None = None
         self._lines = 0
         self._foreign = False
-        """Whether frames were read, but none of the project's own."""
+        """True if frames were read, but none in the project's own code."""
         self._above: Spot | None = None
-        """Where node says that the exception comes from, before it quotes the line."""
+        """The position of the exception that node prints above the quoted line."""
 
     def read(self, line: str) -> bool:
         """Return True if *line* belongs to an exception."""
@@ -512,7 +512,7 @@ class Stacks(Reader):
         return False
 
     def end(self) -> None:
-        """No frame follows."""
+        """End the last exception, which has no further frame."""
         self._flush()
 
     def _heads(self, line: str) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What readers of output share: the diagnostic, and how paths, severities and codes look."""
+"""Diagnostics, and the paths, severities and codes in them, for all parsers of output."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 Severity: TypeAlias = Literal["error", "warning", "note"]
 
 RANKS: Final[dict[Severity, int]] = {"error": 2, "warning": 1, "note": 0}
-"""The severities and how bad they are: the more, the worse."""
+"""Ranks of the severities; higher is more severe."""
 
 
 class Diagnostic(Result):
@@ -38,13 +38,13 @@ class Diagnostic(Result):
 
 
 def worst(found: Sequence[Diagnostic], limit: int) -> list[Diagnostic]:
-    """The *limit* worst of *found*, in their order; of equally bad ones the first."""
+    """Return the *limit* most severe of *found*, in their order; the first ones of equal severity."""
     ranked = sorted(range(len(found)), key=lambda index: (-RANKS[found[index].severity], index))
     return [found[index] for index in sorted(ranked[:limit])]
 
 
 MAX_FOUND: Final = 1000
-"""Diagnostics of one severity."""
+"""Maximum number of diagnostics of one severity."""
 _MAX_MESSAGE: Final = 1000
 _MAX_PATH: Final = 1024
 _MAX_CODE: Final = 100
@@ -64,7 +64,7 @@ _NOT_OURS: Final = re.compile(r"(?:^|/)(?:node_modules|site-packages|dist-packag
 
 @dataclass(frozen=True, slots=True)
 class Spot:
-    """A place in a file, as printed; what is no number from 1 up is not known."""
+    """A position in a file, as printed; invalid and missing numbers are None."""
 
     file: str | None = None
     line: int | str | None = None
@@ -73,7 +73,7 @@ class Spot:
     end_column: int | str | None = None
 
     def column_from_zero(self) -> Spot:
-        """The same, of a program that counts columns from 0."""
+        """Return the same position for a program that counts columns from 0."""
         column = str(self.column or "")
         return replace(self, column=int(column) + 1 if column.isdecimal() else None)
 
@@ -82,16 +82,16 @@ NOWHERE: Final = Spot()
 
 
 class Findings:
-    """The diagnostics found so far: each once, in order, and of each severity no more than :data:`MAX_FOUND`."""
+    """The diagnostics found so far: unique, in order, and at most :data:`MAX_FOUND` of each severity."""
 
     def __init__(self, ecosystem: str, directory: str, *, words: frozenset[str] = frozenset()) -> None:
-        """*directory* is where the program ran; *words* are those of :data:`.parsers.TELLING` that the output has."""
+        """Collect for a program run in *directory*; *words* are the keys of :data:`.parsers.TELLING` for its output."""
         self.ecosystem = ecosystem
         self.words = words
         self.base = directory
-        """What relative paths start from; make changes it on its way."""
+        """Base of relative paths; changes with the directories that make enters."""
         self.truncated = False
-        """Whether there were more."""
+        """True if there were more."""
         self._inside = directory.rstrip("/") + "/"
         self._found: dict[tuple[object, ...], Diagnostic] = {}
         self._counts: Counter[Severity] = Counter()
@@ -99,7 +99,7 @@ class Findings:
 
     @property
     def diagnostics(self) -> list[Diagnostic]:
-        """What was found; if no error is among it, also what says only that something went wrong."""
+        """The diagnostics; if there is no error among them, also those of :meth:`last_resort`."""
         found = list(self._found.values())
         return found if self._counts["error"] else found + self._last_resorts
 
@@ -112,7 +112,7 @@ class Findings:
         code: str | None = None,
         source: str | None = None,
     ) -> None:
-        """Take a diagnostic, unless it is known already or says nothing."""
+        """Add a diagnostic, unless it was added before or its message is empty."""
         if self._counts[severity] >= MAX_FOUND:
             self.truncated = True
             return
@@ -125,15 +125,15 @@ class Findings:
             self._counts[severity] += 1
 
     def last_resort(self, message: str, spot: Spot = NOWHERE, *, source: str | None = None) -> None:
-        """Take an error that only repeats, less exactly, what another program has said before, if it has."""
+        """Add an error that matters only if no other one is found, as it repeats another program's less precisely."""
         made = self._made("error", message, spot, None, source)
         if made is not None and made not in self._last_resorts and len(self._last_resorts) < _LAST_RESORTS:
             self._last_resorts.append(made)
 
     def path(self, name: str) -> str | None:
-        """*name*, as printed, as it is for the caller: relative to the directory if it lies there.
+        """Return the file *name*, as printed, in the form for the caller: relative to the directory if it is in it.
 
-        None if it is none at all.
+        None if it is not the name of a file.
         """
         name = name.strip().strip("\"'")
         if name.startswith("file://"):
@@ -144,7 +144,7 @@ class Findings:
         return whole.removeprefix(self._inside)
 
     def is_own(self, name: str) -> bool:
-        """Return True if the file *name*, as printed, is the project's own, not a library's or the language's."""
+        """Return True if the file *name*, as printed, is the project's own, not of a library or the language."""
         if name.startswith(_FOREIGN) or _NOT_OURS.search(name):
             return False
         path = self.path(name)
@@ -174,26 +174,26 @@ class Findings:
 
 
 class Reader:
-    """What understands some formats. It is asked about each line in turn."""
+    """A parser of some formats, which gets each line in turn."""
 
     def __init__(self, findings: Findings) -> None:
         self.findings = findings
 
     def read(self, line: str) -> bool:
-        """Look at *line*, which has no newline; whether it is understood, so that no other reader is asked."""
+        """Parse *line*, without newline; return True if it was understood, so that no other reader gets it."""
         raise NotImplementedError
 
     def end(self) -> None:
-        """There are no more lines."""
+        """Handle the end of the output."""
 
 
 def severity_of(word: str | None, default: Severity = "error") -> Severity:
-    """The severity that programs call *word*."""
+    """Return the severity for *word* as printed by programs."""
     return _SEVERITIES.get((word or "").strip().lower(), default)
 
 
 def _number(value: int | str | None) -> int | None:
-    """A line or column; programs print 0 for what they do not know."""
+    """Return a line or column, or None if it is unknown: programs then print 0."""
     if isinstance(value, str):
         value = int(value) if value.isascii() and value.isdigit() and len(value) <= 9 else None
     return value if value is not None and 0 < value < _MAX_NUMBER else None
@@ -204,7 +204,7 @@ _CODE: Final = re.compile(r"[A-Za-z@-][\w@/.,=+-]{0,99}$")
 
 
 def trailing_code(message: str, brackets: str = "])") -> tuple[str, str | None]:
-    """*message* and the code in brackets at its end, as in ``unused variable ‘x’ [-Wunused-variable]``."""
+    """Return *message* and the code in brackets at its end, as in ``unused variable ‘x’ [-Wunused-variable]``."""
     message = message.rstrip()
     if message[-1:] not in brackets or not message:
         return message, None

@@ -20,12 +20,12 @@ _MAX_FRAMES: Final = 10_000
 
 
 class Tracebacks(Reader):
-    """Reads them. A traceback is about its last frame in the project's own code."""
+    """Reads tracebacks. The position is the last frame in the project's own code."""
 
     def __init__(self, findings: Findings) -> None:
         super().__init__(findings)
         self._before: str | None = None
-        """What stands in front of each line of the traceback that is being read, such as the bars of a group."""
+        """Prefix of each line of the current traceback, such as the bars of an exception group."""
         self._last: Spot | None = None
         self._own: Spot | None = None
         self._lines = 0
@@ -93,7 +93,7 @@ _MAX_NAMES: Final = 10_000
 
 @dataclass(slots=True)
 class _Section:
-    """What is known of the test whose section is being read."""
+    """The test whose section is being read."""
 
     name: str
     collecting: bool
@@ -105,17 +105,17 @@ class _Section:
 
 
 class Pytest(Reader):
-    """Reads it. A failure is where its last frame in the project's own code is."""
+    """Reads output of pytest. The position of a failure is its last frame in the project's own code."""
 
     def __init__(self, findings: Findings) -> None:
         super().__init__(findings)
         self._section: _Section | None = None
         self._captured = False
         self._lines_of: dict[str, int] = {}
-        """Of ``--tb=line``: how often a message was said with a place, but without the test's name."""
+        """With ``--tb=line``: how often a message occurred with a position, but without the name of the test."""
         self._named: dict[str, int] = {}
         self._unplaced: dict[str, tuple[str, str | None]] = {}
-        """What is wrong with tests whose sections say no place; the summary says at least the file."""
+        """Messages of tests whose sections have no position; the summary has at least the file."""
         self._failures = False
 
     def read(self, line: str) -> bool:
@@ -139,7 +139,7 @@ class Pytest(Reader):
         return self._failures and self._one_line(line)
 
     def end(self) -> None:
-        """The last section ends with the output."""
+        """End the last section with the output, and add the failures without a position."""
         self._close()
         for name, (message, code) in self._unplaced.items():
             self.findings.add("error", f"{name}: {message}", code=code, source="pytest")
@@ -198,7 +198,7 @@ class Pytest(Reader):
         _count(self._named, section.name)
 
     def _one_line(self, line: str) -> bool:
-        """``--tb=line``: the place of a failure and what was raised, without the test's name."""
+        """Parse a line of ``--tb=line``: the position of a failure and the exception, without the name of the test."""
         place = _PYTEST_PLACE.match(line)
         if place is None:
             return False
@@ -227,7 +227,7 @@ def _count(counts: dict[str, int], key: str) -> None:
 
 
 def _uncount(counts: dict[str, int], key: str) -> bool:
-    """Return True if *key* was counted; once for each time that it was."""
+    """Decrement the count of *key* and return True, or return False if it is 0."""
     left = counts.get(key, 0)
     if left:
         counts[key] = left - 1
@@ -239,14 +239,14 @@ _MOCHA_FRAME: Final = re.compile(
     r"\s{1,40}at (?:[^(]{1,400}\()?(?P<file>[^()\s][^()]{0,1023}?):(?P<line>\d{1,9}):(?P<column>\d{1,9})\)?$"
 )
 _INDENTED: Final = " " * 6
-"""How far what is wrong is indented, at least."""
+"""Minimum indentation of the message."""
 _LINES: Final = 4
 _GIVE_UP: Final = 200
-"""Lines without a place after which the number was that of something else."""
+"""Lines without a position after which the number was not that of a failure."""
 
 
 class Mocha(Reader):
-    """Reads them. A failure is where the first frame in the project's own code is."""
+    """Reads failures of Mocha. Their position is the first frame in the project's own code."""
 
     def __init__(self, findings: Findings) -> None:
         super().__init__(findings)
@@ -296,14 +296,14 @@ _MAX_LINES: Final = 5
 
 
 class ScriptTests(Reader):
-    """Reads them. A failure is where the first frame in the project's own code is."""
+    """Reads tests of other JavaScript runners. A failure's position is the first frame in the project's own code."""
 
     def __init__(self, findings: Findings) -> None:
         super().__init__(findings)
         self._title: str | None = None
         self._source = ""
         self._file: str | None = None
-        """The test's, in case that no frame says a better place."""
+        """The file of the test, if no frame gives a better position."""
         self._message: list[str] = []
         self._lines = 0
 
@@ -319,7 +319,7 @@ class ScriptTests(Reader):
         return self._inside(line)
 
     def end(self) -> None:
-        """The last test ends with the output."""
+        """End the last test with the output."""
         self._flush()
 
     def _opens(self, line: str) -> bool:
@@ -376,7 +376,7 @@ class ScriptTests(Reader):
         self._message = []
 
     def _flush(self) -> None:
-        """Take the test without a better place than its file, if that is known: else it may be none."""
+        """Add the test, if a position or at least its file is known: otherwise it may not be a test."""
         if self._title is not None and self._file is not None:
             self._take(Spot(self._file))
         self._title = None
@@ -402,13 +402,13 @@ class _Test:
     holds_others: bool = False
     """True if it failed only because tests within it did."""
     details: bool = False
-    """True if its YAML is being read."""
+    """True while its YAML is being read."""
     key: str = ""
-    """Whose value, of several lines, is being read."""
+    """The key whose value, of several lines, is being read."""
 
 
 class Tap(Reader):
-    """Reads it."""
+    """Reads the Test Anything Protocol."""
 
     def __init__(self, findings: Findings) -> None:
         super().__init__(findings)
@@ -431,11 +431,11 @@ class Tap(Reader):
         return False
 
     def end(self) -> None:
-        """The last test ends with the output."""
+        """End the last test with the output."""
         self._flush()
 
     def _below(self, test: _Test, line: str) -> bool:
-        """What is indented: YAML, tests within this one, or, from Mocha, what was thrown and its stack."""
+        """Parse an indented line: YAML, a test within this one, or from Mocha the exception and its stack."""
         text = line.strip()
         if text == "---":
             test.details = True
