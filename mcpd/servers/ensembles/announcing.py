@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Tells clients which resources have changed, as files of ensembles, profiles and runs do."""
+"""Notifications to clients about changed resources: ensembles, profiles and runs."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ if TYPE_CHECKING:
     from mcpd.servers.ensembles.service import Service
 
 LATEST: Final = 2.0
-"""Seconds after which files are watched, whatever clients have asked for."""
+"""Seconds after which files are watched even if no client has subscribed."""
 _OF_RUNS: Final = (uris.ARTIFACTS, uris.METRICS)
 
 log = logging.getLogger(SERVER)
 
 
 async def announce(service: Service, changes: Changes) -> None:
-    """Watch the files of *service* and tell clients by *changes*, until it is cancelled."""
+    """Watch the files of *service* and notify clients with *changes*, until cancelled."""
     news: asyncio.Queue[Found] = asyncio.Queue()
     library = service.library
-    # The first look at all files is not to be in the way of the first answer, which looks at all of them, too.
+    # Do not delay the first request, which scans all files as well.
     with suppress(TimeoutError):
         async with asyncio.timeout(LATEST):
             await changes.wanted.wait()
@@ -42,7 +42,7 @@ async def announce(service: Service, changes: Changes) -> None:
         while True:
             found = await news.get()
             entries = await asyncio.to_thread(library.entries) if found.ensembles or found.artifacts else []
-            # Of several that share a name one more may have runs now.
+            # Of several ensembles with this name, another one may have runs now.
             listing = found.listing or any(each.shadowed and each.name in found.artifacts for each in entries)
             await changes.publish(_uris(found, entries), listing=listing)
     finally:
@@ -51,7 +51,7 @@ async def announce(service: Service, changes: Changes) -> None:
 
 
 def _uris(found: Found, entries: Iterable[Entry]) -> list[str]:
-    """The resources that are others now, by each URI that they can be read by."""
+    """Return the URIs of the changed resources, in every form in which they can be read."""
     made = [uris.ENSEMBLES] if found.ensembles or found.listing else []
     made += [uris.PROFILES] if found.profiles else []
     made += [uris.uri(uris.ENSEMBLE, name) for name in sorted(found.ensembles)]
@@ -66,6 +66,6 @@ def _uris(found: Found, entries: Iterable[Entry]) -> list[str]:
 
 
 def _ended(watching: asyncio.Task[None]) -> None:
-    """The server works without it, too: its clients have to look for themselves."""
+    """Log the end of *watching*; without it the server works, but sends no notifications."""
     if not watching.cancelled() and (error := watching.exception()) is not None:
         log.warning("changes are not noticed any more: %s", error)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""All that is wrong with an ensemble, whether its file can be loaded or not."""
+"""All faults of an ensemble, whether its file can be loaded or not."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ def check(
     access: Access | None = None,
     tools: Mapping[str, Collection[str]] = MappingProxyType({}),
 ) -> list[Finding]:
-    """What is wrong with *found*, which refers to what is in *library* and to *servers*, if these are known.
+    """Return the faults of *found*, which refers to entries of *library* and to *servers*, if these are known.
 
-    *access* says which models can be asked, if that is known; *tools* has those of the servers that were asked.
+    *access* determines which models can be used, if known; *tools* has the tools of the servers that were queried.
     """
     return validation.validate(
         found,
@@ -49,7 +49,7 @@ def check(
 
 
 def _options_fault(provider: str, options: Mapping[str, Any]) -> str | None:
-    """What is wrong with *options*; only the mock's are known here, those of others are their APIs' own."""
+    """Return the fault in *options*, or None; only the mock's are checked, as those of others belong to their APIs."""
     if PROVIDERS[provider] != "mock":
         return None
     try:
@@ -60,13 +60,13 @@ def _options_fault(provider: str, options: Mapping[str, Any]) -> str | None:
 
 
 def own_base_urls(library: Library) -> list[str]:
-    """Return the base URLs that are the user's own word: those of profiles that no project has."""
+    """Return the base URLs that the user has configured: those in profiles outside projects."""
     entries = (each for each in library.profiles() if each.origin.tier != "project")
     return [each.profile.base_url for each in entries if each.profile is not None and each.profile.base_url]
 
 
 def faults(fault: InvalidConfig) -> list[Finding]:
-    """What a file could not be loaded for, each fault by itself."""
+    """Return each reason why a file could not be loaded."""
     data = fault.data or {}
     file, line, listed = str(data.get("file", "")), data.get("line"), data.get("problems")
     problems = [each for each in listed if isinstance(each, dict)] if isinstance(listed, list) else []

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Where ensembles lie: for the server, which is told the projects, and for mcpctl, which stands in one."""
+"""The directories of ensembles: for the server, which is given the projects, and for mcpctl, which runs in one."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ if TYPE_CHECKING:
     from mcpd.paths import Paths
 
 SERVER: Final = "llm-orc"
-"""The server's id, and the name of its directories."""
+"""Id of the server, and name of its directories."""
 
 
 def user_directories(paths: Paths) -> tuple[Path, Path]:
-    """The user's own ensembles, and what runs leave that belong to no project.
+    """Return the directory of the user's own ensembles, and of the artifacts that belong to no project.
 
-    They are below the home whatever XDG variables say: the manifest names them so, and the sandbox shows no others.
+    Both are in the home directory, whatever XDG variables say: the manifest names them, and the sandbox has no others.
     """
     return paths.home / ".config" / SERVER, paths.home / ".local/share" / SERVER
 
 
 def shipped(paths: Paths) -> Path:
-    """The ensembles that the system's packages bring; in a source tree they are in ``data/share``."""
+    """Return the directory of the ensembles installed by packages; ``data/share`` in a source tree."""
     return paths.vendor.with_name("ensembles")
 
 
 def nearest_project(directory: Path) -> Path | None:
-    """The innermost of *directory* and those around it that has a :data:`.DIRECTORY` of the caller's own.
+    """Return the innermost of *directory* and its parents that has a :data:`.DIRECTORY` owned by the caller, or None.
 
-    Somebody else's counts for nothing, as anybody may make one in ``/tmp``.
+    One owned by another user is ignored, as anybody can create one in ``/tmp``.
     """
     absolute = directory.absolute()
     return next((each for each in (absolute, *absolute.parents) if _is_own(each / DIRECTORY)), None)
@@ -49,7 +49,7 @@ def settings(
     script_network: bool = False,
     keys: Mapping[str, str] | None = None,
 ) -> Settings:
-    """The settings of a process that works on *projects*; a server of mcpd has its state directory for a home."""
+    """Return the settings of a process that works on *projects*; a server of mcpd has its state directory as HOME."""
     user, data = user_directories(paths)
     return Settings(
         projects=tuple(projects),
@@ -67,7 +67,7 @@ def settings(
 
 def _is_own(path: Path) -> bool:
     try:
-        # A symlink of somebody else's may well lead to a directory of the caller's.
+        # A symlink of another user may lead to a directory of the caller.
         return path.is_dir() and {path.stat().st_uid, path.lstat().st_uid} == {os.geteuid()}
     except OSError:
         return False

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Ensembles as pictures: for Mermaid, and of characters for a terminal.
+"""Diagrams of ensembles: for Mermaid, and as text for a terminal.
 
-Libraries that draw graphs of characters join boxes by lines, which twenty agents with a few dependencies each make
-unreadable in 80 columns; so the terminal gets one frame for each level, and the dependencies in words.
+Libraries that draw graphs as text connect boxes by lines, which is unreadable in 80 columns with twenty agents that
+have a few dependencies each; so the terminal gets one frame for each level, and the dependencies by name.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ if TYPE_CHECKING:
     from mcpd.servers.ensembles.format.models import Agent, Ensemble
 
 MIN_WIDTH: Final = 40
-"""Columns; a narrower terminal breaks the lines."""
+"""Minimum width in columns; a narrower terminal wraps the lines."""
 _LABEL: Final = 60
-"""Characters of a text in a picture for Mermaid."""
+"""Maximum length of a text in a Mermaid diagram, in characters."""
 _SIGNS: Final = 4
-"""Characters for each column."""
+"""Maximum number of characters for each column."""
 _SAFE: Final = re.compile(r"[^\w .,()/-]")
 _SHAPES: Final = {
     "model": ("(", ")"),
@@ -58,10 +58,10 @@ _ASCII_MARKS: Final = {"success": "+", "failed": "x", "skipped": "-", "cancelled
 
 
 def mermaid(ensemble: Ensemble, statuses: Mapping[str, str] | None = None) -> str:
-    """*ensemble* as a flowchart of `Mermaid <https://mermaid.js.org/syntax/flowchart.html>`_.
+    """Return *ensemble* as a flowchart of `Mermaid <https://mermaid.js.org/syntax/flowchart.html>`_.
 
     *statuses* are by agent: ``success``, ``failed``, ``skipped``, ``cancelled`` or ``running``. Names and conditions
-    cannot end their quotes or be markup, whatever is in them.
+    are escaped, so that they cannot end their quotes or act as markup.
     """
     ids = {agent.name: f"a{number}" for number, agent in enumerate(ensemble.agents)}
     missing = [name for agent in ensemble.agents for name in agent.depends_on if name not in ids]
@@ -88,11 +88,11 @@ def mermaid(ensemble: Ensemble, statuses: Mapping[str, str] | None = None) -> st
 def terminal(
     ensemble: Ensemble, *, width: int, statuses: Mapping[str, str] | None = None, ascii_only: bool = False
 ) -> str:
-    """*ensemble* for a terminal of *width* columns: a frame for each level.
+    """Return *ensemble* as text for a terminal of *width* columns: a frame for each level.
 
-    Each agent has a line with its name, what it is, and behind an arrow what it depends on; what has no room ends in
-    ``…``. *statuses* are as for :func:`mermaid`. With *ascii_only* nothing else is in it. Raises
-    :class:`~mcpd.errors.InvalidConfig` if agents depend on each other in a circle.
+    Each agent has a line with its name, its kind, and after an arrow its dependencies; text that does not fit ends with
+    ``…``. *statuses* are as for :func:`mermaid`. With *ascii_only* the text is pure ASCII. Raises
+    :class:`~mcpd.errors.InvalidConfig` if dependencies form a circle.
     """
     strokes = _ASCII if ascii_only else _STROKES
     width = max(width, MIN_WIDTH)
@@ -130,7 +130,7 @@ _ASCII: Final = _Strokes("+", "+", "+", "+", "-", "|", "v", "<-", "*n", "~")
 
 
 def _columns(ensemble: Ensemble, width: int, strokes: _Strokes) -> tuple[int, int]:
-    """How wide names and kinds are: as wide as the widest, and a third of *width* at the most."""
+    """Return the widths of names and kinds: that of the widest, at most a third of *width*."""
     most = width // 3
     names = max(len(agent.name) + (3 if agent.fan_out else 0) for agent in ensemble.agents)
     kinds = max(wcswidth(_kind(agent, strokes)) for agent in ensemble.agents)
@@ -157,12 +157,12 @@ def _plain(text: str, strokes: _Strokes) -> str:
 
 
 def _fitted(text: str, width: int, strokes: _Strokes) -> str:
-    """*text* in exactly *width* columns."""
-    # Signs that take no column of their own are shown as far as there are few of them; to measure takes time.
+    """Return *text*, cut or padded to exactly *width* columns."""
+    # Keep a bounded number of characters without a width of their own, as measuring takes time.
     kept = text[: _SIGNS * width]
     if kept != text or wcswidth(kept) > width:
         while (beyond := wcswidth(kept) - (width - 1)) > 0:
-            # None takes more than two columns.
+            # No character is wider than two columns.
             kept = kept[: -max(beyond // 2, 1)]
         kept += strokes.rest
     return kept + " " * (width - wcswidth(kept))
@@ -173,7 +173,7 @@ def _mark(status: str | None, *, ascii_only: bool) -> str:
 
 
 def _detail(agent: Agent) -> str:
-    """What the agent asks, runs or calls."""
+    """Return the profile, script, ensemble or tool that the agent uses."""
     match agent:
         case ModelAgent():
             found = agent.model_profile or f"{agent.model} ({agent.provider})"
@@ -191,7 +191,7 @@ def _detail(agent: Agent) -> str:
 
 
 def _escaped(text: str) -> str:
-    """*text* within the quotes of Mermaid: whatever may mean something there as the number of its character."""
+    """Return *text* escaped for quotes in Mermaid: special characters become their numbers."""
     shown = printable(text)
     shown = shown if len(shown) <= _LABEL else shown[: _LABEL - 1] + "…"
     return _SAFE.sub(lambda found: f"#{ord(found[0])};", shown)

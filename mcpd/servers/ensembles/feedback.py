@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Tells Plexus of runs where a context is configured; that it fails never fails a run."""
+"""Notifies Plexus of runs if a context is configured; a failure never makes a run fail."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ log = logging.getLogger(SERVER)
 
 
 def client(found: Found, confinement: Confinement, context: str | None) -> tuple[PlexusClient | None, str]:
-    """The client of the Plexus that hears of runs of *found*, if one does, and the context: *context*, or its own."""
+    """Return the client of the Plexus for *found*, or None, and the context: *context*, or the configured one."""
     plexus = found.plexus
     if plexus is None or not plexus.enabled or not plexus.server_command:
         return None, ""
@@ -28,14 +28,14 @@ def client(found: Found, confinement: Confinement, context: str | None) -> tuple
 
 
 def unwanted(context: str | None) -> Feedback | None:
-    """What there is to say where no Plexus is configured to hear of a run, but the caller names a *context*."""
+    """Return the feedback for a caller that names a *context* though no Plexus is configured, or None without one."""
     if context is None:
         return None
     return Feedback(sent=False, error="no Plexus is configured: set plexus.enabled and server_command in config.yaml")
 
 
 async def send(plexus: PlexusClient, context: str, document: dict[str, Any], run: dict[str, Any]) -> Feedback:
-    """Tell *plexus* of *run* of the ensemble *document*. What goes wrong is in what is returned, and in the log."""
+    """Notify *plexus* of *run* of the ensemble *document*. Errors are returned and logged."""
     try:
         answer = await plexus.analyze_ensemble(context, document, run)
     except McpdError as fault:

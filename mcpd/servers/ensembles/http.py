@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Streamable HTTP on this machine, to look into the server with. The SDK checks the headers Host and Origin.
+"""Streamable HTTP on this machine, for inspecting the server. The SDK checks the headers Host and Origin.
 
-Whoever may run ensembles may run their scripts. So no other user of the machine is served.
+Running ensembles means running their scripts, so other users of the machine are refused.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ if TYPE_CHECKING:
 
 HOST: Final = "127.0.0.1"
 LAST_ANSWERS: Final = 5
-"""Seconds that answers may take at the end."""
+"""Seconds to finish pending answers on shutdown."""
 _CONNECTIONS: Final = Path("/proc/net/tcp")
 
 log = logging.getLogger(SERVER)
 
 
 async def serve(app: Any, port: int, close: Callable[[], Awaitable[None]]) -> None:
-    """Serve *app*, the SDK's for :data:`HOST`, on *port*, 0 for a free one, until SIGTERM or SIGINT; then *close*.
+    """Serve *app*, the SDK's for :data:`HOST`, on *port*, 0 for a free one, until SIGTERM or SIGINT; then call *close*.
 
-    Raises McpdError if the port cannot be had.
+    Raises McpdError if the port cannot be bound.
     """
     try:
         listening = socket.create_server((HOST, port))
@@ -63,19 +63,19 @@ async def serve(app: Any, port: int, close: Callable[[], Awaitable[None]]) -> No
 
 
 class _Server(uvicorn.Server):
-    """One that leaves signals alone."""
+    """A uvicorn server that does not handle signals."""
 
     @contextmanager
     def capture_signals(self) -> Generator[None, None, None]:
         yield
 
     def end(self) -> None:
-        """Have it end."""
+        """Make the server end."""
         self.should_exit = True
 
 
 class _SameUser:
-    """Passes on to *app* what comes from a process of this user, or of root."""
+    """Passes requests from processes of this user, or of root, to *app*."""
 
     def __init__(self, app: Any) -> None:
         self._app = app
@@ -90,9 +90,9 @@ class _SameUser:
 
 
 def _owner(scope: Any) -> int | None:
-    """The uid of whoever is at the other end of the connection of *scope*; None if that is not to be found.
+    """Return the uid of the peer of the connection in *scope*, or None if it cannot be determined.
 
-    A socket that its process has closed has no inode any more, and is root's for the kernel, whoever it was.
+    A socket that its process has closed has no inode, and the kernel reports root as its owner.
     """
     peer, own = (_as_kernel_says(*scope[each]) for each in ("client", "server"))
     for line in _CONNECTIONS.read_text(encoding="ascii").splitlines()[1:]:
@@ -103,6 +103,6 @@ def _owner(scope: Any) -> int | None:
 
 
 def _as_kernel_says(host: str, port: int) -> str:
-    """The address as ``/proc/net/tcp`` has it: the bytes of the IPv4 address as a number of this machine."""
+    """Return the address in the format of ``/proc/net/tcp``: the IPv4 address as a number in native byte order."""
     number = int.from_bytes(ip_address(host).packed, sys.byteorder)
     return f"{number:08X}:{port:04X}"

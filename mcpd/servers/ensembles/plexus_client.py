@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The client of Plexus, a knowledge graph that learns from runs.
+"""Client of Plexus, a knowledge graph that learns from runs.
 
-Plexus is an MCP server over stdio, which a project's configuration names with its command. It is started for one call,
-and by the same rules as the project's scripts: the project's files say what it is.
+Plexus is an MCP server over stdio; its command is in a project's configuration. It is started for each call, and
+confined like the project's scripts, as the command comes from the project's files.
 """
 
 from __future__ import annotations
@@ -27,23 +27,23 @@ if TYPE_CHECKING:
 
 TOOL: Final = "analyze_ensemble"
 SECONDS: Final = 10.0
-"""For a call, with the start of the server."""
+"""Seconds for a call, including the start of the server."""
 MOST: Final = 4 * 1024 * 1024
-"""Bytes that the server may write."""
+"""Maximum output of the server in bytes."""
 _GRACE: Final = 2.0
-"""Seconds for the server to end by itself once it has answered."""
+"""Seconds for the server to exit by itself after its answer."""
 _LAST: Final = 1.0
-"""Seconds for the word of how the server ended once it says nothing more."""
+"""Seconds to wait for the exit status after the end of the output."""
 _ERRORS: Final = 4096
 
 
 class PlexusClient:
-    """Tells a Plexus server of runs."""
+    """Sends runs to a Plexus server."""
 
     def __init__(self, command: str, origin: Origin, confinement: Confinement, *, seconds: float = SECONDS) -> None:
-        """*command* is the server's, as a shell would read it; it runs as scripts of *origin* do.
+        """Use the server *command*, in shell syntax, confined like scripts of *origin*.
 
-        *seconds* is what a call may take.
+        *seconds* is the time limit of a call.
         """
         self._command = command
         self._origin = origin
@@ -53,10 +53,10 @@ class PlexusClient:
     async def analyze_ensemble(
         self, context_id: str, ensemble_config: dict[str, Any], execution_metadata: dict[str, Any]
     ) -> dict[str, Any]:
-        """Send what a run was and what became of it, for learning.
+        """Send the ensemble and the result of a run.
 
-        The answer is the structured content, the object that the text is, or ``{"text": …}``. Raises McpdError for
-        whatever goes wrong, :class:`~mcpd.errors.TimedOut` among it.
+        Returns the structured content, the object in the text, or ``{"text": …}``. Raises McpdError for all failures,
+        including :class:`~mcpd.errors.TimedOut`.
         """
         argv = self._argv()
         name = f"the Plexus server {printable(argv[0])}"
@@ -85,7 +85,7 @@ class PlexusClient:
     async def _call(
         self, argv: tuple[str, ...], name: str, arguments: dict[str, Any], limit: asyncio.Timeout
     ) -> dict[str, Any]:
-        """Start the server, ask it, and end it."""
+        """Start the server, call the tool *name*, and end the server."""
         runner = self._confinement.runner
         async with self._confinement.temporary.one() as temporary:
 
@@ -103,7 +103,7 @@ class PlexusClient:
                         answer = await _asked(ours, name, arguments)
                     except Closed as error:
                         raise await self._fault(name, keeping, errors) from error
-                    # Not SIGTERM at once: it may have to write down what it was told.
+                    # Not SIGTERM at once: the server may have to save what it received.
                     grace = min(_GRACE, (limit.when() or 0.0) - asyncio.get_running_loop().time())
                     if not limit.expired():
                         limit.reschedule(None)
@@ -111,7 +111,7 @@ class PlexusClient:
             return answer
 
     async def _fault(self, name: str, keeping: Keeping, errors: Output) -> McpdError:
-        """Why the server says nothing more: it could not be started, or has ended."""
+        """Return the error for a server that closed its output: it could not be started, or has exited."""
         if not await _until(keeping.done, _LAST):
             return McpdError(f"{name} closed its stdout before it answered")
         code = self._confinement.runner.code(name, keeping.said)
@@ -129,9 +129,9 @@ async def _until(event: asyncio.Event, seconds: float) -> bool:
 
 
 async def _asked(ours: socket.socket, name: str, arguments: dict[str, Any]) -> dict[str, Any]:
-    """Call the tool of the server at the other end of *ours*, close its stdin, and return its answer.
+    """Call the tool of the server connected to *ours*, close its stdin, and return its answer.
 
-    Raises :class:`~mcpd.mcp_client.Closed` if it says nothing more, and McpdError for all else.
+    Raises :class:`~mcpd.mcp_client.Closed` if the server closes the connection, and McpdError for other errors.
     """
     fd = ours.detach()
     try:

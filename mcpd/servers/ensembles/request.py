@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The request that a run belongs to: its client, how to ask it, and what it hears while the run goes on."""
+"""The request that a run belongs to: its client, the client's model, and the events sent during the run."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What goes with a request."""
+    """Context of a request."""
 
     sampling: Sampling | None = None
-    """Asks the client's model; None if it has said that it has none."""
+    """Requests completions from the client's model; None if the client has not declared one."""
     hops: int = 0
-    """How many servers it came through."""
+    """Number of servers that the request came through."""
 
 
 _current: ContextVar[Request] = ContextVar("request", default=Request())  # noqa: B039 -- it is frozen
@@ -37,7 +37,7 @@ _current: ContextVar[Request] = ContextVar("request", default=Request())  # noqa
 
 @contextmanager
 def during(request: Request) -> Iterator[None]:
-    """What is called, and the tasks that are begun, belong to *request*."""
+    """Make *request* the current one for calls, and for tasks started, within the context."""
     token = _current.set(request)
     try:
         yield
@@ -46,15 +46,15 @@ def during(request: Request) -> Iterator[None]:
 
 
 def hops() -> int:
-    """How many servers the current request came through."""
+    """Return the number of servers that the current request came through."""
     return _current.get().hops
 
 
 class ClientsModel:
-    """Asks the model of whichever client the current request is from."""
+    """Requests completions from the model of the current request's client."""
 
     async def sample(self, system: str | None, text: str, max_tokens: int, temperature: float | None) -> Completion:
-        """The answer. Raises :class:`~mcpd.errors.NotSupported` if the client offers no model."""
+        """Return the answer. Raises :class:`~mcpd.errors.NotSupported` if the client offers no model."""
         sampling = _current.get().sampling
         if sampling is None:
             raise NotSupported(
@@ -65,30 +65,30 @@ class ClientsModel:
 
 
 KEEP: Final = 256
-"""Notices that wait for a client that reads slowly."""
+"""Maximum number of notifications queued for a slow client."""
 MOST_SHOWN: Final = 16 * 1024
-"""Characters of a response in a message."""
+"""Maximum length of a response in a message, in characters."""
 
 
 class Stream:
-    """An :class:`~mcpd.servers.ensembles.engine.types.Observer` that passes on what it hears of *ensemble*.
+    """An :class:`~mcpd.servers.ensembles.engine.types.Observer` that reports a run of *ensemble* to the client.
 
-    *report* is given the progress, and *say* the messages; either may be None.
+    *report* gets the progress, and *say* the log messages; either may be None.
     """
 
     def __init__(self, ensemble: str, report: Report | None, say: Say | None) -> None:
         self._ensemble, self._report, self._say = ensemble, report, say
 
     def started(self, agent: str) -> None:
-        """The agent begins."""
+        """Report that the agent starts."""
         self._tell("debug", "agent_started", agent=agent)
 
     def fallback(self, agent: str, fault: McpdError) -> None:
-        """The agent turns to its fallback profile."""
+        """Report that the agent uses its fallback profile, because of *fault*."""
         self._tell("warning", "agent_fallback_started", agent=agent, error=fault.message)
 
     def progressed(self, done: float, total: float, result: AgentResult) -> None:
-        """*done* of *total* agents have ended."""
+        """Report that *done* of *total* agents have ended."""
         if self._report is not None:
             self._report(done, total, f"{result.name}: {result.status} ({result.seconds:.1f} s)")
         said: dict[str, Any] = {"status": result.status}

@@ -28,33 +28,33 @@ if TYPE_CHECKING:
 
 JSON: Final = "application/json"
 PAGE: Final = 500
-"""Resources of a page."""
+"""Number of resources in a page."""
 MOST_VALUES: Final = 100
-"""Of a completion."""
+"""Maximum number of values in a completion."""
 
 ALWAYS: Final = {
     uris.ENSEMBLES: ("All ensembles", "The ensembles with their descriptions, and where they are"),
     uris.PROFILES: ("Model profiles", "The models that ensembles name, with their settings"),
 }
-"""The resources that there are wherever it runs: titles and descriptions by URI."""
+"""Resources that always exist: titles and descriptions by URI."""
 TEMPLATES: Final = {
     f"{uris.SCHEME}ensemble/{{name}}": ("An ensemble", "The whole configuration of an ensemble"),
     f"{uris.SCHEME}artifacts/{{ensemble}}": ("Runs of an ensemble", "The runs that are kept, the newest first"),
     f"{uris.SCHEME}artifact/{{id}}": ("A run", "Everything that went into a run and came out of it"),
     f"{uris.SCHEME}metrics/{{ensemble}}": ("Metrics of an ensemble", "Success rate, costs and durations of its runs"),
 }
-"""What ``resources/templates/list`` shows: the same by URI templates."""
+"""Resource templates: titles and descriptions by URI template."""
 
 
 class Resources:
-    """The resources of one process. All of it blocks, and may be called in any thread."""
+    """The resources of one process. All methods block, and are thread-safe."""
 
     def __init__(self, library: Library, artifacts: Artifacts, keyed: Keyed) -> None:
-        """*keyed* says whether there is a key for a profile."""
+        """Serve *library* and *artifacts*; *keyed* returns whether there is a key for a profile."""
         self._library, self._artifacts, self._keyed = library, artifacts, keyed
 
     def list_resources(self, cursor: str | None) -> dict[str, Any]:
-        """The page of ``resources/list`` at *cursor*. Raises :class:`~mcpd.errors.InvalidArgument` for a wrong one."""
+        """Return a page of ``resources/list``. Raises :class:`~mcpd.errors.InvalidArgument` for an invalid *cursor*."""
         entries = self._library.entries()
         known = {_name(entry): entry for entry in entries}
         ran = self._artifacts.names(homes(self._library, entries))
@@ -67,7 +67,7 @@ class Resources:
 
     @staticmethod
     def list_resource_templates() -> dict[str, Any]:
-        """What ``resources/templates/list`` answers."""
+        """Return the result of ``resources/templates/list``."""
         listed = [
             {"uriTemplate": uri, "name": uri, "title": title, "description": text, "mimeType": JSON}
             for uri, (title, text) in TEMPLATES.items()
@@ -75,9 +75,9 @@ class Resources:
         return {"resourceTemplates": listed}
 
     def read_resource(self, uri: str) -> dict[str, Any]:
-        """What ``resources/read`` answers for *uri*.
+        """Return the result of ``resources/read`` for *uri*.
 
-        Raises :class:`~mcpd.errors.NotFound`, with the URI in its data, for what there is not.
+        Raises :class:`~mcpd.errors.NotFound`, with the URI in its data, for an unknown resource.
         """
         try:
             value = self._value(uri)
@@ -87,9 +87,9 @@ class Resources:
         return {"contents": [{"uri": uri, "mimeType": JSON, "text": dump_json(value).decode()}]}
 
     def complete(self, template: str, argument: str, value: str) -> list[str]:
-        """Values of *argument* of *template* that begin with *value*, at most one more than :data:`MOST_VALUES`.
+        """Return values of *argument* of *template* that begin with *value*, at most one more than :data:`MOST_VALUES`.
 
-        Raises :class:`~mcpd.errors.InvalidArgument` for a template that there is not.
+        Raises :class:`~mcpd.errors.InvalidArgument` for an unknown template.
         """
         if template not in TEMPLATES:
             raise InvalidArgument(f"there is no resource template {printable(template)!r}")
@@ -131,14 +131,14 @@ class Resources:
         name = self._artifacts.called(name)
         entries, total = self._artifacts.listing(name, MAX_LISTED), self._artifacts.count(name)
         if not total:
-            # An ensemble that has not run has no runs, which is no fault.
+            # An ensemble that was never run has an empty list of runs.
             self._known(name)
         if kind == uris.METRICS:
             return {"ensemble": name, **metrics(entries)}
         return artifacts_to_resource(name, entries, total)
 
     def _known(self, name: str) -> Entry:
-        """The ensemble *name*. Raises :class:`~mcpd.errors.NotFound`."""
+        """Return the entry of the ensemble *name*. Raises :class:`~mcpd.errors.NotFound`."""
         for entry in self._library.entries():
             if name == entry.qualified or (name == entry.name and not entry.shadowed):
                 return entry
@@ -154,7 +154,7 @@ class Resources:
 
 
 def ensemble_entry(entry: Entry) -> dict[str, Any]:
-    """An ensemble as a list has it."""
+    """Return an ensemble as an entry of the list."""
     made: dict[str, Any] = {
         "name": entry.name,
         "description": entry.description,
@@ -170,7 +170,7 @@ def ensemble_entry(entry: Entry) -> dict[str, Any]:
 
 
 def ensemble_to_resource(entry: Entry, loaded: Loaded, text: str) -> dict[str, Any]:
-    """The whole of an ensemble: every key of its file, its text, where it is, and how it hangs together."""
+    """Return a whole ensemble: every key of its file, its text, its location, and a diagram."""
     return {
         **loaded.document,
         "source": {**_source(entry.origin), "qualified": entry.qualified, "modified": moment(entry.modified)},
@@ -180,7 +180,7 @@ def ensemble_to_resource(entry: Entry, loaded: Loaded, text: str) -> dict[str, A
 
 
 def broken_to_resource(entry: Entry, fault: InvalidConfig) -> dict[str, Any]:
-    """An ensemble that cannot be used, with what is wrong."""
+    """Return an invalid ensemble with its faults."""
     return {
         "name": entry.name,
         "problem": fault.message,
@@ -190,7 +190,7 @@ def broken_to_resource(entry: Entry, fault: InvalidConfig) -> dict[str, Any]:
 
 
 def artifacts_to_resource(ensemble: str, entries: Sequence[ArtifactEntry], total: int) -> dict[str, Any]:
-    """The runs of an ensemble, the newest first, of which there are *total*."""
+    """Return the list of runs of an ensemble, newest first; *total* is the number of all."""
     return {
         "ensemble": ensemble,
         "total": total,
@@ -199,12 +199,12 @@ def artifacts_to_resource(ensemble: str, entries: Sequence[ArtifactEntry], total
 
 
 def profile_to_resource(entry: ProfileEntry, keyed: Keyed) -> dict[str, Any]:
-    """A profile; of a key only whether there is one."""
+    """Return a profile; instead of its key, only whether there is one."""
     made: dict[str, Any] = {"name": entry.name, "shadowed": entry.shadowed, **_source(entry.origin)}
     if entry.profile is not None:
         made |= {**entry.profile.model_dump(mode="json", exclude_none=True), "has_key": keyed(entry.profile)}
         if "@" in made.get("base_url", ""):
-            # What stands before it may be a password; nothing is sent there.
+            # The part before "@" may be a password; nothing is sent to such a URL.
             del made["base_url"]
     if entry.problem is not None:
         made["problem"] = entry.problem
@@ -217,12 +217,12 @@ def _source(origin: Origin) -> dict[str, Any]:
 
 
 def _name(entry: Entry) -> str:
-    """What names *entry* and no other one."""
+    """Return the unambiguous name of *entry*."""
     return entry.qualified if entry.shadowed else entry.name
 
 
 def _listed(kind: str, name: str, known: Mapping[str, Entry]) -> dict[str, Any]:
-    """A resource as a list has it: what *name* is of *kind*, or one of :data:`ALWAYS`."""
+    """Return a resource as an entry of the list: *name* of the given *kind*, or one of :data:`ALWAYS`."""
     if kind in ALWAYS:
         uri, (title, text) = kind, ALWAYS[kind]
     elif kind == uris.ENSEMBLE:

@@ -37,13 +37,13 @@ Streaming = Annotated[
 
 
 class Arguments(BaseModel):
-    """What a tool takes. A field that may be left out has a default; nothing else is accepted."""
+    """Base of the arguments of a tool. Optional fields have a default; unknown ones are refused."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 class Invoke(Arguments):
-    """``invoke``."""
+    """Arguments of ``invoke``."""
 
     ensemble_name: Name
     input: Annotated[
@@ -59,7 +59,7 @@ class Invoke(Arguments):
 
 
 class Resume(Arguments):
-    """``resume_execution``."""
+    """Arguments of ``resume_execution``."""
 
     artifact_id: ArtifactId
     output_format: Format = "json"
@@ -67,7 +67,7 @@ class Resume(Arguments):
 
 
 class Update(Arguments):
-    """``update_ensemble``."""
+    """Arguments of ``update_ensemble``."""
 
     ensemble_name: Name
     changes: Annotated[Changes, Field(description="The changes, made in this order.")]
@@ -76,14 +76,14 @@ class Update(Arguments):
 
 
 class Analyze(Arguments):
-    """``analyze_execution``."""
+    """Arguments of ``analyze_execution``."""
 
     artifact_id: ArtifactId
     plexus_feedback: Annotated[bool, Field(description="Notify Plexus, if it is configured.")] = True
 
 
 class Validate(Arguments):
-    """``validate_ensemble``."""
+    """Arguments of ``validate_ensemble``."""
 
     ensemble_name: Name
     check_tools: bool = Field(
@@ -92,7 +92,7 @@ class Validate(Arguments):
 
 
 class Result(BaseModel):
-    """What a tool says in ``structuredContent``. A field that is None is left out."""
+    """Base of the ``structuredContent`` of a tool. Fields that are None are omitted."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -161,7 +161,7 @@ class Finding(Result):
 
 
 class Edit(Result):
-    """What ``update_ensemble`` has done, or would do."""
+    """Result of ``update_ensemble``: the changes made, or with ``dry_run`` the planned ones."""
 
     ensemble: str
     file: str
@@ -173,7 +173,7 @@ class Edit(Result):
 
 
 class Analysis(Result):
-    """What ``analyze_execution`` says."""
+    """Result of ``analyze_execution``."""
 
     artifact_id: str
     ensemble: str
@@ -183,7 +183,7 @@ class Analysis(Result):
 
 
 class Validation(Result):
-    """What ``validate_ensemble`` says."""
+    """Result of ``validate_ensemble``."""
 
     ensemble: str
     file: str

@@ -59,13 +59,13 @@ _LAST_PORT: Final = 65535
 _DIGITS: Final = 5
 _COMMANDS: Final = ("serve", "status")
 _MODEL: Final = 128
-"""Characters of the name of a client's model."""
+"""Maximum length of the name of a client's model, in characters."""
 
 log = logging.getLogger(NAME)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run ``mcp serve`` until the end of stdin or SIGTERM, or ``mcp status``; the exit status."""
+    """Run ``mcp serve`` until the end of stdin or SIGTERM, or ``mcp status``; return the exit status."""
     arguments = _arguments(sys.argv[1:] if argv is None else argv)
     lines = Log(NAME)
     logging.basicConfig(handlers=[lines], level=logging.INFO, format=f"{NAME}: %(message)s")
@@ -81,7 +81,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _arguments(argv: Sequence[str]) -> argparse.Namespace:
-    """What *argv* says; ends the process with status 2 for what it cannot say."""
+    """Parse *argv*; exit with status 2 if it is invalid."""
     parser = _parser()
     if argv and argv[0] in _COMMANDS:
         parser.error(f"'{NAME} mcp {argv[0]}' is meant")
@@ -92,7 +92,7 @@ def _arguments(argv: Sequence[str]) -> argparse.Namespace:
 
 
 def _port(text: str) -> int:
-    # 65535 is the largest that TCP has, and 0 is any that is free.
+    # 65535 is the largest TCP port, and 0 means any free one.
     if not text.isascii() or not text.isdecimal() or len(text) > _DIGITS or int(text) > _LAST_PORT:
         raise argparse.ArgumentTypeError(f"{printable(text)!r} is no port: it is a number from 1 to {_LAST_PORT}")
     return int(text)
@@ -132,16 +132,16 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _settings(arguments: argparse.Namespace) -> Settings:
-    """What *arguments* and the environment say; with what is wrong with them for an answer to every call, if it is.
+    """Return the settings from *arguments* and the environment; if they are invalid, with the error for every call.
 
-    A client shows what a tool says, and seldom why a server has not started.
+    Clients show the errors of tools, but seldom why a server has not started.
     """
     paths = from_environment()
     confined = os.environ.get(CONFINED_VARIABLE) == "1"
     keys = Keys.from_environment(os.environ)
     for each in keys.faults:
         log.error("%s", each.message)
-    # Also if it holds no key it knows which were left out.
+    # Even without keys, it records which ones were rejected.
     made = replace(directories.settings(paths, (), confined=confined), keys=keys)
     try:
         if arguments.state is not None:
@@ -162,7 +162,7 @@ def _settings(arguments: argparse.Namespace) -> Settings:
 
 
 def _directories(key: str, given: Sequence[str], home: Path) -> tuple[Path, ...]:
-    """What *given* says for the setting *key*. Raises :class:`~mcpd.errors.InvalidConfig`."""
+    """Return the directories *given* for the setting *key*. Raises :class:`~mcpd.errors.InvalidConfig`."""
     try:
         return expanded(given, home)
     except InvalidConfig as fault:
@@ -183,7 +183,7 @@ def _status(arguments: argparse.Namespace) -> int:
 
 
 async def _serve(arguments: argparse.Namespace, lines: Log) -> int:
-    # What a script leaves behind is ours, to end it; and none of them reads what this process holds.
+    # Become the parent of orphaned processes, to end them; keep scripts from reading this process's memory.
     tree.prctl(tree.PR_SET_CHILD_SUBREAPER, 1)
     tree.prctl(tree.PR_SET_DUMPABLE, 0)
     service = await asyncio.to_thread(lambda: Service(_settings(arguments)))
@@ -196,11 +196,11 @@ async def _serve(arguments: argparse.Namespace, lines: Log) -> int:
         await asyncio.wait([announcing])
         await service.close()
 
-    # What has been imported stays: to go through all of it would hold up calls for a tenth of a second each time.
+    # Exempt imported objects from garbage collection: scanning them would delay calls by 0.1 s each time.
     gc.collect()
     gc.freeze()
     if arguments.http:
-        from mcpd.servers.ensembles import http  # few serve over HTTP
+        from mcpd.servers.ensembles import http  # rarely needed
 
         sdk.hush()
         await http.serve(
@@ -211,7 +211,7 @@ async def _serve(arguments: argparse.Namespace, lines: Log) -> int:
 
 
 def make_server(service: Service, changes: Changes) -> Server[Any]:
-    """The SDK's server whose handlers ask *service*."""
+    """Return the SDK's server, with *service* behind its handlers."""
     levels = Levels()
     server = sdk.make_server(
         NAME,
@@ -228,7 +228,7 @@ def make_server(service: Service, changes: Changes) -> Server[Any]:
 
 
 class Handlers:
-    """Answers the SDK's requests with what *service* says."""
+    """Handlers of the SDK's requests, which call *service*."""
 
     def __init__(self, service: Service, levels: Levels) -> None:
         self._service, self._levels = service, levels
@@ -236,11 +236,11 @@ class Handlers:
         self._resources = Resources(service.library, service.artifacts, lambda profile: status.has_key(keys, profile))
 
     async def list_tools(self, _ctx: sdk.Context, _params: types.PaginatedRequestParams | None) -> Any:
-        """``tools/list``."""
+        """Handle ``tools/list``."""
         return sdk.complete({"tools": tools.offered()})
 
     async def call_tool(self, ctx: sdk.Context, params: types.CallToolRequestParams) -> Any:
-        """``tools/call``: whatever fails is a result with ``isError``; only an unknown tool is a JSON-RPC error."""
+        """Handle ``tools/call``: failures are results with ``isError``; only an unknown tool is a JSON-RPC error."""
         if params.name not in tools.TOOLS:
             raise InvalidArgument(f"Unknown tool: {printable(params.name)}")
         try:
@@ -255,21 +255,21 @@ class Handlers:
             return sdk.failed(fault, fault.jsonrpc_code)
 
     async def list_resources(self, _ctx: sdk.Context, params: types.PaginatedRequestParams | None) -> Any:
-        """``resources/list``."""
+        """Handle ``resources/list``."""
         cursor = params.cursor if params else None
         return sdk.complete(await asyncio.to_thread(self._resources.list_resources, cursor))
 
     async def list_resource_templates(self, _ctx: sdk.Context, _params: types.PaginatedRequestParams | None) -> Any:
-        """``resources/templates/list``."""
+        """Handle ``resources/templates/list``."""
         return sdk.complete(self._resources.list_resource_templates())
 
     async def read_resource(self, _ctx: sdk.Context, params: types.ReadResourceRequestParams) -> Any:
-        """``resources/read``."""
+        """Handle ``resources/read``."""
         self._check()
         return sdk.complete(await asyncio.to_thread(self._resources.read_resource, str(params.uri)))
 
     async def complete(self, _ctx: sdk.Context, params: types.CompleteRequestParams) -> Any:
-        """``completion/complete``: values of arguments of resource templates."""
+        """Handle ``completion/complete``: values of arguments of resource templates."""
         template, argument = getattr(params.ref, "uri", None), params.argument
         if template is None:
             raise InvalidArgument("completion/complete: there are no prompts, only resource templates")
@@ -295,13 +295,13 @@ def _request(ctx: sdk.Context) -> Request:
 
 
 class ClientsSampling:
-    """Asks the model of the client of *ctx*, in the handshake era: later revisions let no server ask on its own."""
+    """Requests completions from the client of *ctx*, in the handshake era: later, servers cannot send requests."""
 
     def __init__(self, ctx: sdk.Context) -> None:
         self._ctx = ctx
 
     async def sample(self, system: str | None, text: str, max_tokens: int, temperature: float | None) -> Completion:
-        """The answer. Raises McpdError for a client that refuses, or answers with something else than text."""
+        """Return the answer. Raises McpdError if the client refuses, or does not answer with text."""
         content = types.TextContent(type="text", text=text)
         request = types.CreateMessageRequest(
             params=types.CreateMessageRequestParams(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What the server does: runs ensembles, keeps what has come of it, looks at it, and changes and checks ensembles."""
+"""The operations of the server: run, continue, analyze, check and change ensembles."""
 
 from __future__ import annotations
 
@@ -44,27 +44,27 @@ if TYPE_CHECKING:
     from mcpd.servers.ensembles.settings import Settings
 
 MOST_RUNS: Final = 32
-"""Runs that go on at the same time."""
+"""Maximum number of concurrent runs."""
 _CALL: Final = 3600.0
-"""Seconds that a tool of another server may take; that agent's own time is less."""
+"""Time limit in seconds for a tool of another server; the agent's own limit is shorter."""
 
 log = logging.getLogger(SERVER)
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a run has come to."""
+    """The result of a run and of recording it."""
 
     artifact: str | None
-    """Its id; None if it could not be kept."""
+    """Id of the artifact; None if it could not be saved."""
     problem: str | None
-    """Why it could not be kept, or not as a whole."""
+    """The reason why it could not be saved, or not completely."""
     result: RunResult
     plexus: Feedback | None
 
 
 class Service:
-    """The ensembles of one process. It is used in one loop."""
+    """The ensembles of one process, used in one event loop."""
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
@@ -72,7 +72,7 @@ class Service:
         self.artifacts = Artifacts.of(self.library)
         self._models = HttpModels(settings.keys, ClientsModel(), lambda: checking.own_base_urls(self.library))
         self._scripts = ScriptAgents(settings, self.library.script)
-        # A sandbox shows nothing of what is installed; and what mcpd starts is given a socket if it may call others.
+        # In a sandbox installed servers are not visible, but mcpd provides a socket if other servers may be called.
         self._paths = None if settings.confined else from_environment()
         bridge = None if self._paths is None else self._paths.user.runtime / "bridge.sock"
         self._others = Others(SERVER, _CALL, grant='"permissions" of its manifest', bridge=bridge)
@@ -81,7 +81,7 @@ class Service:
         self._editing: WeakValueDictionary[Path, asyncio.Lock] = WeakValueDictionary()
 
     async def close(self) -> None:
-        """Cancel what runs, and wait until it is recorded. Nothing runs after that."""
+        """Cancel all runs, and wait until they are recorded. Nothing can be run after that."""
         self._closing = True
         for task in self._runs:
             task.cancel()
@@ -95,18 +95,18 @@ class Service:
     async def invoke_ensemble(
         self, name: str, text: str, observer: Observer, *, plexus_context: str | None = None
     ) -> Outcome:
-        """Run the ensemble *name* with the input *text*. What fails in it is in the outcome.
+        """Run the ensemble *name* with the input *text*. Failures in the run are part of the outcome.
 
-        Cancelling it cancels the run, which is recorded all the same. Raises :class:`~mcpd.errors.NotFound`,
-        :class:`~mcpd.errors.InvalidConfig` and, if too many run, :class:`~mcpd.errors.LimitExceeded`.
+        Cancellation cancels the run, which is recorded nevertheless. Raises :class:`~mcpd.errors.NotFound`,
+        :class:`~mcpd.errors.InvalidConfig` and, for too many runs, :class:`~mcpd.errors.LimitExceeded`.
         """
         found, loaded, _ = await asyncio.to_thread(self.library.loaded, name)
         return await self._owned(self._run(found, loaded, text, observer, {}, plexus_context))
 
     async def resume_execution(self, artifact: str, observer: Observer) -> Outcome:
-        """Run the ensemble of *artifact* again with the same input, without the agents that have a response there.
+        """Run the ensemble of *artifact* again with the same input, reusing the responses that it contains.
 
-        Raises :class:`~mcpd.errors.Busy` for a run that goes on, and what :meth:`invoke_ensemble` does.
+        Raises :class:`~mcpd.errors.Busy` if the run has not ended, and the errors of :meth:`invoke_ensemble`.
         """
         artifact = await asyncio.to_thread(self.artifacts.resolved, artifact)
         earlier = await asyncio.to_thread(self.artifacts.earlier, artifact)
@@ -114,7 +114,7 @@ class Service:
         return await self._owned(self._run(found, loaded, earlier.input, observer, earlier.results, None))
 
     async def _owned(self, run: Coroutine[Any, Any, Outcome]) -> Outcome:
-        """Wait for *run* in a task of its own: what ends the request does not end the recording."""
+        """Await *run* in a task of its own, so that the end of the request does not end the recording."""
         if self._closing:
             run.close()
             raise Cancelled("the server ends; nothing runs any more")
@@ -133,7 +133,7 @@ class Service:
     def _done(self, task: asyncio.Task[Any]) -> None:
         self._runs.discard(task)
         if not task.cancelled():
-            # Nobody may be left who waits for a fault.
+            # Retrieve the exception, as nobody may be waiting for it.
             task.exception()
 
     async def _run(
@@ -159,7 +159,7 @@ class Service:
         return Outcome(artifact, kept.problem, result, told)
 
     def _id(self, kept: str | None, root: Path) -> str | None:
-        """The id by which the run *kept* below *root* is found: others may mean another ensemble by its name."""
+        """Return the id of the run *kept* below *root*, with the name that means its ensemble."""
         if kept is None:
             return None
         name, _, timestamp = kept.rpartition("/")
@@ -168,16 +168,16 @@ class Service:
     async def _tell(
         self, found: Found, document: dict[str, Any], run: Callable[[], dict[str, Any]], context: str | None
     ) -> Feedback | None:
-        """Tell Plexus of what *run* makes, in a thread; None if nobody wants that."""
+        """Notify Plexus of the result of *run*, called in a thread; return None if no Plexus is configured."""
         client, where = feedback.client(found, self._scripts.confinement, context)
         if client is None or not where:
             return feedback.unwanted(context)
         return await feedback.send(client, where, document, await asyncio.to_thread(run))
 
     def _ran(self, artifact: str, name: str) -> tuple[Found, Loaded, str]:
-        """The ensemble that left *artifact* behind, which says that it is of *name*.
+        """Return the ensemble that *artifact*, which says that it is of *name*, is a run of.
 
-        Raises :class:`~mcpd.errors.NotFound` if there is none any more: another one of that name has not run there.
+        Raises :class:`~mcpd.errors.NotFound` if it no longer exists: another one of that name has not run there.
         """
         known = artifact.rpartition("/")[0]
         found, loaded, text = self.library.loaded(known)
@@ -194,14 +194,14 @@ class Service:
     # ------------------------------------------------------------------------------------- looking, changing, checking
 
     async def analyze_execution(self, artifact: str, *, plexus_feedback: bool) -> Analysis:
-        """What there is to say of *artifact*. Raises :class:`~mcpd.errors.NotFound`."""
+        """Return the analysis of *artifact*. Raises :class:`~mcpd.errors.NotFound`."""
         artifact = await asyncio.to_thread(self.artifacts.resolved, artifact)
         document = await asyncio.to_thread(self.artifacts.read, artifact)
         analysis = await asyncio.to_thread(analyze, document)
         name = str(document.get("ensemble") or bare(artifact.rpartition("/")[0]))
         told = None
         if plexus_feedback:
-            # The ensemble may be there no more, or be wrong by now.
+            # The ensemble may have been removed, or be invalid.
             with suppress(McpdError):
                 found, loaded, _ = await asyncio.to_thread(self._ran, artifact, name)
                 about = {**document, "analysis": analysis, "artifact_id": artifact}
@@ -211,7 +211,7 @@ class Service:
         )
 
     async def validate_ensemble(self, name: str, *, check_tools: bool = False) -> Validation:
-        """What is wrong with the ensemble *name*; with *check_tools* its servers are asked for their tools.
+        """Return the faults of the ensemble *name*; with *check_tools*, its servers are queried for their tools.
 
         Raises :class:`~mcpd.errors.NotFound`.
         """
@@ -231,14 +231,13 @@ class Service:
         )
 
     async def update_ensemble(self, name: str, changes: Changes, *, dry_run: bool, backup: bool) -> Edit:
-        """Change the file of the ensemble *name* and keep the rest of it as it is; with *dry_run* only say how.
+        """Change parts of the file of the ensemble *name*; with *dry_run*, only return the changes.
 
-        Raises :class:`~mcpd.errors.NotFound`, :class:`~mcpd.errors.InvalidArgument` for changes that cannot be made,
-        :class:`~mcpd.errors.InvalidConfig` for such as would leave an ensemble with new faults, and
-        :class:`~mcpd.errors.ReadOnly`.
+        Raises :class:`~mcpd.errors.NotFound`, :class:`~mcpd.errors.InvalidArgument` for impossible changes,
+        :class:`~mcpd.errors.InvalidConfig` for changes that would add faults, and :class:`~mcpd.errors.ReadOnly`.
         """
         found, _, _ = await asyncio.to_thread(self.library.loaded, name)
-        # What another call has changed meanwhile is read again.
+        # Within the lock the file is read again, as another call may have changed it.
         async with self._editing.setdefault(found.origin.file, asyncio.Lock()):
             return await self._update(name, changes, dry_run=dry_run, backup=backup)
 
@@ -284,7 +283,7 @@ class Service:
         return _told(await asyncio.to_thread(checking.check, self.library, found, loaded, servers, access, tools))
 
     async def _listed(self, found: Found) -> tuple[dict[str, list[str]], list[Finding]]:
-        """The names of the tools of each server that *found* calls, and a finding for each that does not tell."""
+        """Return the tools of all servers that *found* uses, and a finding for each server that does not answer."""
         tools: dict[str, list[str]] = {}
         unasked = []
         agents = [each for each in found.ensemble.agents if isinstance(each, McpAgent)]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What the program was told: the directories, and what agents may."""
+"""Settings of the program: its directories, and permissions of agents."""
 
 from __future__ import annotations
 
@@ -11,33 +11,33 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 DIRECTORY = ".llm-orc"
-"""Where a project has its ensembles, scripts, ``config.yaml`` and artifacts."""
+"""Directory of a project with its ensembles, scripts, ``config.yaml`` and artifacts."""
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """The same for all that one process does."""
+    """Settings of one process."""
 
     projects: tuple[Path, ...]
-    """The directories that have, or may have, a :data:`DIRECTORY`; earlier ones come first where names clash."""
+    """The directories that have, or may have, a :data:`DIRECTORY`; for equal names, earlier ones take precedence."""
     user: Path
-    """The user's own: ``ensembles``, ``scripts`` and ``config.yaml``; ``~/.config/llm-orc``."""
+    """The user's own directory: ``ensembles``, ``scripts`` and ``config.yaml``; ``~/.config/llm-orc``."""
     data: Path
-    """``artifacts`` of runs that belong to no project; ``~/.local/share/llm-orc``."""
+    """Directory of the ``artifacts`` of runs that belong to no project; ``~/.local/share/llm-orc``."""
     shipped: Path
-    """The package's: ``*.yaml`` and ``scripts``; ``/usr/share/mcp/ensembles``."""
+    """Directory of the package: ``*.yaml`` and ``scripts``; ``/usr/share/mcp/ensembles``."""
     cache: Path
-    """A directory that may be lost."""
+    """Directory for caches, which may be deleted."""
     state: Path
-    """The home of scripts."""
+    """Directory that contains the home of scripts."""
     home: Path
     confined: bool = False
-    """True if a sandbox shows nothing else."""
+    """True if a sandbox shows only these directories."""
     script_network: bool = False
-    """True if scripts, and what hears of runs, may use the network."""
+    """True if scripts, and the Plexus server, may use the network."""
     commands_write_git: bool = False
-    """True if they may change git directories, which are read-only for them otherwise."""
+    """True if scripts may change git directories, which are otherwise read-only for them."""
     keys: Mapping[str, str] = field(default_factory=dict, repr=False)
-    """The keys of models' APIs, by the base URL that alone gets them."""
+    """The keys of models' APIs, by the only base URL to which each is sent."""
     problem: str | None = None
-    """What is wrong with them; it is the answer to every call."""
+    """The error in the settings; if there is one, it is the answer to every call."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""``llm-orc mcp status``: whether the server could work here, and with what."""
+"""``llm-orc mcp status``: whether the server can work here, and with which ensembles and providers."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ _BY_HAND = (
 
 
 def has_key(keys: Mapping[str, str], profile: Profile) -> bool:
-    """Return True if there is a key for the API of *profile*; the client's model and the mock need none."""
+    """Return True if there is a key for the API of *profile*, or it needs none: the client's model and the mock."""
     if profile.provider not in DEFAULTS:
         return False
     known = _keys(keys)
-    # What is wrong with a base URL is said where the profile is used.
+    # A fault in a base URL is reported where the profile is used.
     with suppress(InvalidConfig):
         base = Base.parse(profile.base_url, "base_url") if profile.base_url else known.base(DEFAULTS[profile.provider])
         return known.key(base) is not None
@@ -44,7 +44,7 @@ def has_key(keys: Mapping[str, str], profile: Profile) -> bool:
 
 
 def health(settings: Settings, environ: Mapping[str, str] = os.environ) -> dict[str, Any]:
-    """What the server would find here: ``status`` is ``ok``, or ``degraded`` with what is wrong in ``problems``."""
+    """Return the status of a server started here: ``ok``, or ``degraded`` with the reasons in ``problems``."""
     library = Library(settings)
     entries, profiles = library.entries(), library.profiles()
     problems = [settings.problem] if settings.problem else []
@@ -79,7 +79,7 @@ def health(settings: Settings, environ: Mapping[str, str] = os.environ) -> dict[
 
 
 def as_text(found: Mapping[str, Any]) -> str:
-    """*found* for a terminal."""
+    """Return *found* as text for a terminal."""
     directories = [
         f"  {name}: {each['path']}{'' if each['exists'] else ' (not there)'}"
         for name, each in found["directories"].items()
@@ -109,7 +109,7 @@ def _word(provider: Mapping[str, Any]) -> str:
 
 
 def _directory(path: Path) -> dict[str, Any]:
-    # pathlib raises for what may not be looked into until Python 3.14.
+    # Until Python 3.14, pathlib raises for inaccessible directories.
     return {"path": str(path), "exists": os.path.isdir(path), "writable": os.access(path, os.W_OK)}  # noqa: PTH112
 
 
@@ -124,7 +124,7 @@ def _keys(given: Mapping[str, str]) -> Keys:
 def _providers(settings: Settings) -> dict[str, Any]:
     keys = _keys(settings.keys)
     found = {}
-    # Other names than these are of the same API at the same place.
+    # The other names are aliases of the same APIs.
     for name in dict.fromkeys([*PROVIDERS.values(), "ollama"]):
         base = keys.base(DEFAULTS[name]) if name in DEFAULTS else None
         found[name] = {
@@ -135,7 +135,7 @@ def _providers(settings: Settings) -> dict[str, Any]:
 
 
 def _bridge(environ: Mapping[str, str]) -> str:
-    """Whether the bridge, which passes calls on to other servers, can be reached: ``yes``, or why not."""
+    """Return whether the bridge, which forwards calls to other servers, can be reached: ``yes``, or why not."""
     path = environ.get(SOCKET)
     if not path:
         return "no: agents can use them only where mcpd runs llm-orc, and permits it to call other servers"

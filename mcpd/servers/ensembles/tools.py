@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The tools: how they are listed, and what their results look like."""
+"""The tools: their descriptions, and the format of their results."""
 
 from __future__ import annotations
 
@@ -43,31 +43,31 @@ if TYPE_CHECKING:
     from mcpd.servers.ensembles.service import Outcome, Service
 
 MOST_CHARACTERS: Final = 1024 * 1024
-"""Of all responses in a result together, and of the deliverable; the artifact has all of them."""
+"""Maximum length of all responses in a result together, and of the deliverable, in characters; the artifact has all."""
 _ALIASES: Final = {"input_data": "input"}
-"""What ``invoke`` understands, too."""
+"""Other accepted names of arguments of ``invoke``."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a call comes to."""
+    """Result of a call."""
 
     result: Result
     text: str | None = None
-    """*result* as JSON if there is none."""
+    """The text block; if None, *result* as JSON."""
     is_error: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A call, and whom its client wants to hear of it."""
+    """A call, with the functions that report its progress to the client."""
 
     service: Service
     report: Report | None = None
     say: Say | None = None
 
     def observer(self, ensemble: str, *, streaming: bool) -> Observer:
-        """What hears of a run of *ensemble*."""
+        """Return the observer for a run of *ensemble*."""
         return Stream(ensemble, self.report, self.say) if streaming else Silent()
 
 
@@ -76,7 +76,7 @@ Run: TypeAlias = "Callable[[Call, Any], Coroutine[Any, Any, Answer]]"
 
 @dataclass(frozen=True)
 class Tool:
-    """One tool; *read_only* and its like are the annotations of the MCP specification."""
+    """A tool; *read_only*, *destructive* and *open_world* are annotations of the MCP specification."""
 
     name: str
     title: str
@@ -88,16 +88,16 @@ class Tool:
     destructive: bool = False
     open_world: bool = False
     result_listed: bool = True
-    """False for a tool that has the result of another one, whose schema would take the room of a conversation twice."""
+    """False for a tool with the same result as another one, whose schema need not take up context twice."""
 
     @cached_property
     def validator(self) -> Draft202012Validator:
-        """What holds arguments against the schema."""
+        """The validator of arguments against the schema."""
         return validator_of(schema_of(self.arguments, mode="validation"))
 
     @cached_property
     def offered(self) -> dict[str, Any]:
-        """The tool as ``tools/list`` shows it."""
+        """The tool as listed by ``tools/list``."""
         return {
             "name": self.name,
             "title": self.title,
@@ -115,15 +115,15 @@ class Tool:
 
 
 def offered() -> list[dict[str, Any]]:
-    """What ``tools/list`` shows."""
+    """Return the tools as listed by ``tools/list``."""
     return [tool.offered for tool in TOOLS.values()]
 
 
 async def call_tool(call: Call, name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """The result of the tool *name*, as ``tools/call`` answers.
+    """Return the result of ``tools/call`` for the tool *name*.
 
-    Raises :class:`KeyError` for an unknown tool, :class:`~mcpd.errors.InvalidArgument` for arguments that its schema
-    refuses, and what the service raises.
+    Raises :class:`KeyError` for an unknown tool, :class:`~mcpd.errors.InvalidArgument` for arguments that do not match
+    its schema, and the errors of the service.
     """
     tool = TOOLS[name]
     given = await asyncio.to_thread(checked, tool, _renamed(tool, arguments))
@@ -132,7 +132,7 @@ async def call_tool(call: Call, name: str, arguments: Mapping[str, Any]) -> dict
 
 
 def _renamed(tool: Tool, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """*arguments* by the names that are listed."""
+    """Return *arguments* with aliases replaced by the listed names."""
     if tool.arguments is not Invoke:
         return dict(arguments)
     for alias, name in _ALIASES.items():
@@ -151,7 +151,7 @@ def _told(answer: Answer) -> dict[str, Any]:
     }
 
 
-# ------------------------------------------------------------------------------------------------------- each of them
+# ------------------------------------------------------------------------------------------------- implementations
 
 
 async def _invoke(call: Call, given: Invoke) -> Answer:
@@ -209,7 +209,7 @@ def _ran(outcome: Outcome, output_format: str) -> Answer:
 
 
 def _share(result: AgentResult, most: int) -> Share:
-    """*result* in short, with at most so many characters of the response."""
+    """Return the summary of *result*, with at most *most* characters of the response."""
     return Share(
         status=result.status,
         response=result.response[:most] if result.response is not None else None,
@@ -231,7 +231,7 @@ def _refusal(fault: Fault | None) -> Refusal | None:
 
 
 def _as_text(result: RunResult, execution: Execution) -> str:
-    """The deliverable, and what went wrong."""
+    """Return the deliverable, followed by the failures, as text."""
     parts = [execution.deliverable] if execution.deliverable is not None else []
     if len(result.deliverable or "") > MOST_CHARACTERS:
         parts.append(f"All {len(result.deliverable or '')} characters of it are in {execution.artifact or 'no file'}.")

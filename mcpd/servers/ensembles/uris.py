@@ -14,26 +14,26 @@ ARTIFACTS: Final = "artifacts"
 ARTIFACT: Final = "artifact"
 METRICS: Final = "metrics"
 KINDS: Final = (ENSEMBLE, ARTIFACTS, ARTIFACT, METRICS)
-"""What a URI that names something begins with."""
+"""The first part of the URI of a named resource."""
 
 
 def uri(kind: str, name: str) -> str:
-    """The URI of *name*, one of :data:`KINDS`."""
+    """Return the URI of *name*; *kind* is one of :data:`KINDS`."""
     return f"{SCHEME}{kind}/{quote(name, safe='')}"
 
 
 def plain_uri(kind: str, name: str) -> str:
-    """The same in the form that has the slashes of *name* in it."""
+    """Return the same URI, with the slashes of *name* not escaped."""
     return f"{SCHEME}{kind}/{quote(name)}"
 
 
 def artifact_uri(artifact: str) -> str:
-    """The URI of the artifact with the id *artifact*."""
+    """Return the URI of the artifact with the id *artifact*."""
     return plain_uri(ARTIFACT, artifact)
 
 
 def parsed(text: str) -> tuple[str, str] | None:
-    """What *text* names: one of :data:`KINDS`, and the name. None if it is no such URI."""
+    """Return the kind and name in the URI *text*, or None if it is not the URI of a named resource."""
     kind, slash, name = text.removeprefix(SCHEME).partition("/")
     if not text.startswith(SCHEME) or not slash or kind not in KINDS or not name:
         return None

@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What the programs of ensembles may access: scripts, and the Plexus server that hears of runs.
+"""Confinement of the programs of ensembles: scripts, and the Plexus server that is notified of runs.
 
-They read the system's directories and those of the tier they belong to, and change the project, their own home and a
-directory for temporary files. They do not see other projects, the user's home and the server's environment, and of
-processes elsewhere they reach those of a network, if they have one: no Unix socket, no limits, no memory. Git
-directories of the project are read-only. A project's own scripts can change its ensembles: who runs the programs of a
-project trusts it with itself.
+They can read the system's directories and those of their tier, and write to the project, to their own home and to a
+directory for temporary files. They cannot access other projects, the user's home or the server's environment. Of
+other processes they can only reach network services, if they may use the network: no Unix sockets, limits or memory.
+Git directories of the project are read-only. As a project's scripts can change its ensembles, running them means
+trusting the project with itself.
 
-A directory for temporary files is locked (flock(2)) by the server that made it; the next server removes those that a
-killed one left. Whoever makes one, or looks whether one is locked, locks the parent directory meanwhile. On a file
-system without such locks, no directory counts as left.
+A directory for temporary files is locked (flock(2)) by the server that made it; the next server removes those of
+killed servers. The parent directory is locked while one is made or its lock is checked. On a file system without
+locks, none is removed.
 """
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ log = logging.getLogger("llm-orc")
 class _Made:
     path: Path
     lock: int
-    """A descriptor."""
+    """Descriptor of the lock."""
 
 
 class TemporaryDirectories:
-    """Those that one server makes in *parent*."""
+    """Directories for temporary files that one server makes in *parent*."""
 
     def __init__(self, parent: Path) -> None:
         self._parent = parent
@@ -60,7 +60,7 @@ class TemporaryDirectories:
 
     @asynccontextmanager
     async def one(self) -> AsyncIterator[Path]:
-        """A directory that is gone with all in it when the context ends. Raises McpdError if there cannot be one."""
+        """Yield a new directory, which is removed with its content afterwards. Raises McpdError if that fails."""
         made, cancelled = await to_its_end(self._make)
         try:
             if cancelled is not None:
@@ -91,7 +91,7 @@ class TemporaryDirectories:
             raise from_oserror(error, "making a directory for temporary files") from error
 
     def _clear(self) -> None:
-        """Remove what nobody has locked."""
+        """Remove all directories that are not locked."""
         for path in list(self._parent.iterdir()):
             with suppress(OSError):
                 with _held(self._parent, fcntl.LOCK_EX):
@@ -110,7 +110,7 @@ def _opened(directory: Path) -> int:
 
 @contextmanager
 def _held(directory: Path, how: int) -> Iterator[None]:
-    """Hold *directory*, as far as its file system has locks; others hold it for no longer than it takes to look."""
+    """Hold a lock of *directory*, if its file system supports that; others hold it only for moments."""
     fd = _opened(directory)
     try:
         with suppress(OSError):
@@ -133,7 +133,7 @@ _PYTHON: Final = {"PYTHONDONTWRITEBYTECODE": "1", "PYTHONNOUSERSITE": "1"}
 
 
 class Confinement:
-    """The rules of one process, and what runs programs by them."""
+    """The confinement of the programs of one process, and the runner for them."""
 
     def __init__(self, settings: Settings) -> None:
         self.runner = Runner(log)
@@ -143,17 +143,17 @@ class Confinement:
         self._repositories = Repositories()
 
     def close(self) -> None:
-        """Let go of what runs programs; nothing is run any more."""
+        """Release the runner; nothing is run any more."""
         self.runner.close()
 
     def start(
         self, stack: ExitStack, origin: Origin, argv: tuple[str, ...], temporary: Path, env: Mapping[str, str]
     ) -> Start:
-        """How *argv* is started for an ensemble of *origin*; *stack* closes what that needs. Waits for the disk.
+        """Return how to start *argv* for an ensemble of *origin*; *stack* closes the descriptors. Blocks.
 
-        The first of *argv* is a path, from the project if it is relative, or a name to look up. It has *temporary* for
-        its files and, besides the usual variables, those of *env*. Raises :class:`~mcpd.errors.NotFound` if it or the
-        project is not there.
+        The first of *argv* is a path, relative to the project, or a name to look up. The program gets *temporary* for
+        files, and the variables *env* besides the usual ones. Raises :class:`~mcpd.errors.NotFound` if the program or
+        the project does not exist.
         """
         project = self._project(origin)
         where = project or temporary
@@ -169,7 +169,7 @@ class Confinement:
             raise from_oserror(error, f"opening {printable(str(where))}") from error
         stack.callback(os.close, directory)
         home = self._home(origin)
-        # A project's base is within it, where a symlink is to lead nowhere else.
+        # A project's base is within the project, where a symlink must not lead outside.
         base = () if origin.tier == "project" else (str(origin.base),)
         own = (str(home), str(temporary), *system.devices(confined=self._settings.confined))
         protected = Protected()
@@ -191,11 +191,11 @@ class Confinement:
         )
 
     def _project(self, origin: Origin) -> Path | None:
-        """What may be changed: the project of the ensemble, or for one of no project the first that is there."""
+        """Return the writable project: that of the ensemble, or if it has none, the first existing one."""
         return origin.project or next((each for each in self._settings.projects if each.is_dir()), None)
 
     def _home(self, origin: Origin) -> Path:
-        """The home for programs of *origin*; no project leaves anything in that of another."""
+        """Return the home for programs of *origin*; each project has its own."""
         owner: str = origin.tier
         if origin.project is not None:
             digest = hashlib.sha256(os.fsencode(origin.project)).hexdigest()[:16]

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Agents that are scripts: a program that gets JSON on its stdin and prints JSON.
+"""Agents that are scripts: a program that reads JSON from stdin and prints JSON.
 
-It gets ``{"input": …, "parameters": …, "context": …}`` and prints ``{"success": …, "data": …, "error": …}``, or other
-JSON, which is the response then. What it may touch is in :mod:`.confinement`.
+It reads ``{"input": …, "parameters": …, "context": …}`` and prints ``{"success": …, "data": …, "error": …}``, or other
+JSON, which is then the response. Its permissions are in :mod:`.confinement`.
 """
 
 from __future__ import annotations
@@ -38,31 +38,31 @@ if TYPE_CHECKING:
     from mcpd.servers.ensembles.settings import Settings
 
 MAX_VARIABLE: Final = 64 * 1024
-"""Bytes of a variable; what is longer is on stdin only."""
+"""Maximum size of a variable in bytes; longer values are on stdin only."""
 MAX_ERRORS: Final = 16 * 1024
-"""Bytes of stderr of which the last are kept."""
+"""Bytes of stderr to keep, from the end."""
 _SHOWN: Final = 2000
-"""Characters of the output that a fault shows."""
+"""Characters of the output in an error."""
 _INTERPRETERS: Final = {".py": "/usr/bin/python3", ".sh": "/bin/sh"}
 
 
 class ScriptAgents:
-    """Runs scripts; the :class:`~.engine.types.Scripts` of the engine."""
+    """Runs scripts; implements :class:`~.engine.types.Scripts` of the engine."""
 
     def __init__(self, settings: Settings, script: Callable[[Origin, str], Path]) -> None:
-        """*script* says where a script is, checked to be in the directory of its tier; it is called in a thread."""
+        """Run the file that *script* returns, checked to be in the directory of its tier; it is called in a thread."""
         self.confinement = Confinement(settings)
         self._script = script
 
     def close(self) -> None:
-        """Let go of what runs them; there are no calls any more."""
+        """Release the runner; no scripts are running any more."""
         self.confinement.close()
 
     async def run(self, call: ScriptCall) -> str:
-        """What :meth:`~.engine.types.Scripts.run` says."""
+        """Run a script; see :meth:`~.engine.types.Scripts.run`."""
         name = f"script {printable(call.script)}"
         try:
-            # Megabytes may have to be read and written as JSON.
+            # In a thread, as there may be megabytes of JSON.
             given, env = await asyncio.to_thread(_given, call)
             streams = Streams(stdin=given, most=MAX_RESPONSE, most_errors=MAX_ERRORS)
             async with self.confinement.temporary.one() as temporary:
@@ -74,7 +74,7 @@ class ScriptAgents:
                 ended = await self.confinement.runner.run(name, prepare, streams)
             return _response(name, ended)
         except OSError as error:
-            # There are no descriptors left, for one.
+            # For example, no descriptors are left.
             fault = from_oserror(error, f"starting {name}")
             fault.data = {"script": call.script}
             raise fault from error
@@ -84,7 +84,7 @@ class ScriptAgents:
 
 
 def _given(call: ScriptCall) -> tuple[bytes, dict[str, str]]:
-    """What the script of *call* reads, and its variables."""
+    """Return the stdin of the script of *call*, and its variables."""
     try:
         data = _json(load_json(call.input, "the input"))
     except (InvalidManifest, ValueError, RecursionError):
@@ -103,7 +103,7 @@ def _json(value: object) -> str:
 
 
 def _fits(value: str) -> bool:
-    """Return True if *value* can be that of a variable."""
+    """Return True if *value* can be the value of a variable."""
     try:
         return len(value.encode()) <= MAX_VARIABLE and "\0" not in value
     except UnicodeEncodeError:
@@ -111,10 +111,10 @@ def _fits(value: str) -> bool:
 
 
 def _argv(path: Path, name: str) -> tuple[str, ...]:
-    """How to run the script at *path*.
+    """Return the command to run the script at *path*.
 
-    Somebody may put another file there before it is opened again. What that could be is what the rules let it read, and
-    it runs by the same rules.
+    The file may be replaced before it is opened again, but only by one that the confinement lets the script read, and
+    it runs with the same confinement.
     """
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
@@ -138,7 +138,7 @@ def _argv(path: Path, name: str) -> tuple[str, ...]:
 
 
 def _response(name: str, ended: Ended) -> str:
-    """What a script says that has *ended*. Raises McpdError if it failed, or printed no JSON."""
+    """Return the response of a script that has *ended*. Raises McpdError if it failed, or printed no JSON."""
     if ended.truncated:
         raise _fault(LimitExceeded(f"{name} printed more than {MAX_RESPONSE // 1024 // 1024} MiB"), ended)
     text = ended.stdout.decode(errors="replace").strip()
@@ -167,12 +167,12 @@ def _response(name: str, ended: Ended) -> str:
 
 
 def _bounded(name: str, ended: Ended, data: Any) -> str:
-    """*data* as text."""
+    """Return *data* as text, checked for its size."""
     try:
         text = data if isinstance(data, str) else json.dumps(data, ensure_ascii=False, allow_nan=False)
     except (ValueError, RecursionError) as error:
         raise _fault(McpdError(f"{name} printed no JSON: {error}"), ended) from error
-    # Half a surrogate pair, which JSON can name, is no character.
+    # JSON can contain single surrogates, which UTF-8 cannot.
     encoded = text.encode(errors="replace")
     if len(encoded) > MAX_RESPONSE:
         raise _fault(LimitExceeded(f"the data of {name} has more than {MAX_RESPONSE // 1024 // 1024} MiB"), ended)
@@ -187,12 +187,12 @@ def _ended_badly(name: str, ended: Ended) -> NoReturn:
 
 
 def _words(error: object) -> str:
-    """What a script says of its failure."""
+    """Return the error message of a script."""
     return in_one_line(error if isinstance(error, str) else json.dumps(error)) if error else "it failed"
 
 
 def _fault(fault: McpdError, ended: Ended) -> McpdError:
-    """*fault* with what the script wrote."""
+    """Return *fault* with the output of the script in its data."""
     fault.data = {
         "output": ended.stdout[: 4 * _SHOWN].decode(errors="replace")[:_SHOWN],
         "stderr": ended.stderr.decode(errors="replace"),

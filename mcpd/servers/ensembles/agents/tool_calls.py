@@ -19,23 +19,23 @@ if TYPE_CHECKING:
     from mcpd.servers.others import Others
 
 _TITLES: Final = ("Method not found: ", "Invalid params: ", "Internal error: ")
-"""What JSON-RPC calls the codes of errors; a reader of a run has no use for it."""
+"""Prefixes that JSON-RPC adds to messages, and that are useless in the result of a run."""
 
 
 class ServerTools:
-    """Calls tools; the :class:`~.engine.types.ToolCaller` of the engine."""
+    """Calls tools; implements :class:`~.engine.types.ToolCaller` of the engine."""
 
     def __init__(self, others: Others, *, hops: int = 0, paths: Paths | None = None) -> None:
-        """*hops* is how many servers the request that leads to the calls came through.
+        """Call tools for a request that came through *hops* servers.
 
-        *paths* is where servers are installed; None in a sandbox, which does not show them.
+        *paths* are the directories of installed servers; None in a sandbox, where they are not visible.
         """
         self._others = others
         self._hops = hops
         self._paths = paths
 
     async def call(self, server: str, tool: str, arguments: Mapping[str, Any]) -> str:
-        """What :meth:`~.engine.types.ToolCaller.call` says."""
+        """Call a tool; see :meth:`~.engine.types.ToolCaller.call`."""
         try:
             result = await self._others(server, tool, dict(arguments), self._hops)
             return _text(result, f"tool {printable(tool)} of server {printable(server)}")
@@ -49,12 +49,12 @@ class ServerTools:
         return await self._others.tools(server, self._hops)
 
     async def servers(self) -> list[str] | None:
-        """The ids of the user's servers; None if that cannot be known."""
+        """Return the ids of the user's servers, or None if they are unknown."""
         return None if self._paths is None else await asyncio.to_thread(_installed, self._paths)
 
 
 def _plain(message: str, start: str) -> str:
-    """*message* without the title that a server may give what it says after *start*."""
+    """Return *message* without the prefix of JSON-RPC that a server may have put after *start*."""
     said = message.removeprefix(start)
     title = next((each for each in _TITLES if said.startswith(each)), "")
     return start + said.removeprefix(title) if title and message.startswith(start) else message
@@ -67,7 +67,7 @@ def _installed(paths: Paths) -> list[str]:
 
 
 def _text(result: Mapping[str, Any], what: str) -> str:
-    """What a tool says: its structured content, its texts, or, if there is more than texts, all blocks as JSON."""
+    """Return the response of a tool: its structured content, its texts, or, with other blocks, all blocks as JSON."""
     structured, blocks = result.get("structuredContent"), result.get("content")
     texts = [_of_block(each) for each in blocks] if isinstance(blocks, list) else []
     try:
@@ -79,7 +79,7 @@ def _text(result: Mapping[str, Any], what: str) -> str:
             text = "\n".join(each for each in texts if each is not None)
     except (ValueError, RecursionError) as error:
         raise McpdError(f"{what}: the answer cannot be written as JSON: {error}") from error
-    # Half a surrogate pair, which JSON can name, is no character.
+    # JSON can contain single surrogates, which UTF-8 cannot.
     encoded = text.encode(errors="replace")
     if len(encoded) > MAX_RESPONSE:
         raise LimitExceeded(f"{what}: the answer has more than {MAX_RESPONSE // 1024 // 1024} MiB")
@@ -87,7 +87,7 @@ def _text(result: Mapping[str, Any], what: str) -> str:
 
 
 def _of_block(block: object) -> str | None:
-    """The text that *block* is; None if it is something else."""
+    """Return the text of *block*, or None if it is not a text block."""
     text = block.get("text") if isinstance(block, dict) and block.get("type") == "text" else None
     return text if isinstance(text, str) else None
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Where the time and the money of a run went, why agents have no response, and what the runs of an ensemble share."""
+"""Time and cost of a run, causes of missing responses, and metrics of all runs of an ensemble."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ if TYPE_CHECKING:
     from mcpd.servers.ensembles.artifacts.stored import ArtifactEntry, Measure, StoredAgent, StoredRun
 
 MOST_TIME: Final = 0.5
-"""The share of a run's time from which on an agent is the one to look at."""
+"""Share of a run's time from which an agent is reported as slow."""
 MOST_COST: Final = 0.5
-"""The same of its cost."""
+"""Share of a run's cost from which an agent is reported as expensive."""
 MUCH_WAITING: Final = 0.2
-"""The share of its time that agents waited though what they depend on was there."""
+"""Share of a run's time that agents have waited although their dependencies were complete."""
 STRAGGLER: Final = 3.0
-"""How many times the median an instance takes that holds up the others."""
+"""Factor above the median from which an instance is reported as delaying the others."""
 _WORTH: Final = 1.0
-"""Seconds below which nobody cares."""
+"""Seconds below which a time is not reported."""
 
 
 def suggested(analysis: dict[str, Any]) -> list[dict[str, Any]]:
-    """What follows from *analysis*, see :func:`.analysis.analyze`: ``about``, ``agent`` and ``text`` each."""
+    """Return suggestions for *analysis*, see :func:`.analysis.analyze`, with ``about``, ``agent`` and ``text``."""
     return [
         {"about": about, "agent": agent, "text": text}
         for found in (_failing(analysis), _slow(analysis), _waiting(analysis), _straggling(analysis), _dear(analysis))
@@ -89,30 +89,29 @@ def _dear(analysis: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
 
 
 MAX_CHILDREN: Final = 100
-"""Runs within a run that are looked into."""
+"""Maximum number of nested runs that are analyzed."""
 _SLOWEST: Final = 5
 _MESSAGE: Final = 2000
-"""Characters of a fault's message."""
+"""Maximum length of an error message in characters."""
 
 
 def analyze(artifact: dict[str, Any]) -> dict[str, Any]:
-    """The run that the document *artifact* is, see :mod:`.execution`, taken apart, as JSON. Seconds throughout.
+    """Return the analysis of the run in the document *artifact*, see :mod:`.execution`, as JSON. Times are in seconds.
 
     - ``ensemble``, ``status``, ``duration_seconds`` (null if unknown), ``fault`` (``{error, message}`` or null): why
       the run as a whole ended early.
     - ``critical_path``: the agents that determined when it ended, the first one first, each with ``agent``,
-      ``seconds``, ``waited`` (between what it depends on and its beginning) and ``share`` of the run's time; empty
-      where nothing says when agents ran.
-    - ``failures``: ``agent``, ``error``, ``message``, ``attempts`` and ``skipped``: the agents that were not run for
-      its sake.
-    - ``cost``: ``total_usd`` (null if unknown), ``total_tokens``, and ``agents``, the dearest first, with ``agent``,
-      ``cost_usd``, ``tokens``, ``model`` and ``share`` of the cost (null without one).
-    - ``retries``: ``agent`` and how many ``retries``; ``fallbacks``: ``agent``, ``profile`` and ``model``; ``reused``:
-      the names of agents whose responses are an earlier run's.
-    - ``parallelism``: ``busy_seconds`` (of all agents), ``wall_seconds`` and ``factor``, one by the other; or null.
+      ``seconds``, ``waited`` (from the end of its dependencies to its start) and ``share`` of the run's time; empty
+      if the times of agents are unknown.
+    - ``failures``: ``agent``, ``error``, ``message``, ``attempts`` and ``skipped``: the agents not run because of it.
+    - ``cost``: ``total_usd`` (null if unknown), ``total_tokens``, and ``agents``, the most expensive first, with
+      ``agent``, ``cost_usd``, ``tokens``, ``model`` and ``share`` of the cost (null without one).
+    - ``retries``: ``agent`` and the number of ``retries``; ``fallbacks``: ``agent``, ``profile`` and ``model``;
+      ``reused``: the names of agents whose responses are from an earlier run.
+    - ``parallelism``: ``busy_seconds`` (of all agents), ``wall_seconds`` and ``factor``, their quotient; or null.
     - ``fan_out``: ``agent``, ``instances``, ``failed``, ``min``, ``median`` and ``max`` seconds, and ``slowest``.
     - ``slowest``: the five slowest agents or instances, ``agent`` and ``seconds``.
-    - ``children``: such a document for each agent that ran an ensemble; of one that fans out, for its slowest instance.
+    - ``children``: such a document for each agent that ran an ensemble; for a fan-out, of its slowest instance.
     - ``suggestions``: ``about`` (a word), ``agent`` (null if none) and ``text``.
     """
     return _analyzed(parse(artifact), iter(range(MAX_CHILDREN)), 0)
@@ -143,7 +142,7 @@ def _analyzed(run: StoredRun, budget: Iterator[int], depth: int) -> dict[str, An
 
 
 def _own(run: StoredRun) -> Iterator[tuple[str, StoredAgent]]:
-    """The agents that this run itself has run, by names that can be shown."""
+    """Yield the agents that were run in this run, with printable names."""
     return ((printable(name), each) for name, each in run.results.items() if not each.reused)
 
 
@@ -156,7 +155,7 @@ def _said(text: str | None) -> str | None:
 
 
 def _critical_path(run: StoredRun) -> list[dict[str, Any]]:
-    """From the agent that ended last back to, each time, the last that it waited for."""
+    """Return the chain from the agent that ended last back to, each time, the last one that it waited for."""
     ends = {
         name: each.completed_at
         for name, each in run.results.items()
@@ -207,12 +206,12 @@ def _failures(run: StoredRun) -> list[dict[str, Any]]:
 
 
 def _causes(run: StoredRun) -> dict[str, set[str]]:
-    """By agent, the failed ones for whose sake it has no response, over others that were skipped for theirs."""
+    """Return the failed agents that made each agent have no response, directly or through skipped ones."""
     graph = {name: [each for each in agent.depends_on if each in run.results] for name, agent in run.results.items()}
     try:
         order = list(TopologicalSorter(graph).static_order())
     except CycleError:
-        # Nothing that ran has one.
+        # A recorded run has no circles.
         return {}
     causes: dict[str, set[str]] = {}
     for name in order:
@@ -266,7 +265,7 @@ def _parallelism(run: StoredRun) -> dict[str, Any] | None:
 
 
 def _timed(name: str, agent: StoredAgent) -> list[tuple[str, float]]:
-    """The instances of *agent* whose times are known, the slowest first."""
+    """Return the instances of *agent* whose times are known, slowest first."""
     named = ((printable(each.name or f"{name}[{at}]"), each) for at, each in enumerate(agent.instances))
     known = ((name, each.seconds) for name, each in named if not each.reused)
     return sorted(((name, seconds) for name, seconds in known if seconds is not None), key=lambda each: -each[1])
@@ -314,20 +313,20 @@ def _children(run: StoredRun, budget: Iterator[int], depth: int) -> dict[str, An
 
 
 ENDED: Final = frozenset({"completed", "completed_with_errors", "failed"})
-"""How runs end that nobody cancelled and nothing cut off; only these tell how good an ensemble is."""
+"""Statuses of runs that were neither cancelled nor interrupted; only these indicate how good an ensemble is."""
 _RAN: Final = frozenset({"success", "failed"})
 _MOST_AGENTS: Final = 1000
 
 
 def metrics(entries: Iterable[ArtifactEntry]) -> dict[str, Any]:
-    """Metrics of the runs *entries*, as JSON.
+    """Return metrics of the runs *entries*, as JSON.
 
-    - ``runs``: how many, and ``by_status``: how many of each status.
-    - ``window``: ``since`` and ``until``, when the oldest and the newest of them began, ISO 8601 or null.
-    - ``success_rate``: the share, 0 to 1, of ``completed`` among those that are :data:`ENDED`; null if none is.
-    - ``duration_seconds`` and ``cost_usd``: ``mean``, ``median`` and ``p95`` over those that are :data:`ENDED` and say
-      so, with ``count``, how many these are; null for none. ``p95`` is interpolated, as
-      :func:`statistics.quantiles` does it for the whole of a population.
+    - ``runs``: their number, and ``by_status``: the number for each status.
+    - ``window``: ``since`` and ``until``, the start times of the oldest and the newest run, ISO 8601 or null.
+    - ``success_rate``: the share, 0 to 1, of ``completed`` runs among those that are :data:`ENDED`; null without any.
+    - ``duration_seconds`` and ``cost_usd``: ``mean``, ``median`` and ``p95`` of runs that are :data:`ENDED` and have a
+      value, and their number ``count``; null without any. ``p95`` is interpolated like by
+      :func:`statistics.quantiles` for a whole population.
     - ``total_cost_usd`` and ``total_tokens`` of all runs, and ``mean_tokens`` of those that are :data:`ENDED`.
     - ``agents``: by name ``runs`` (without those skipped, cancelled or reused), ``failures``, ``skipped``,
       ``mean_duration_seconds``, ``mean_cost_usd`` (null if unknown) and ``total_tokens``.
@@ -363,7 +362,7 @@ def _spread(values: Iterable[float | None]) -> dict[str, Any] | None:
 
 
 def p95(values: Sequence[float]) -> float:
-    """What 95 % of *values*, of which there is at least one, do not exceed."""
+    """Return the 95th percentile of *values*, of which there has to be at least one."""
     if len(values) == 1:
         return values[0]
     return statistics.quantiles(values, n=100, method="inclusive")[94]

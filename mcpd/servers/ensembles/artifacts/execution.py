@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Runs as ``execution.json`` has them: llm-orc's keys, and ours beside them; :mod:`.stored` reads it."""
+"""Runs in the format of ``execution.json``: llm-orc's keys, and additional ones; :mod:`.stored` reads it."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
     from mcpd.servers.ensembles.engine.types import AgentResult, Fault, RunResult, Usage
 
 CUTS: Final = (None, 64 * 1024, 1024)
-"""Characters that are kept of responses, from one attempt to the next, where all would be too large a file."""
+"""Characters kept of responses, in successive attempts, if the file would be too large."""
 _LONG: Final = frozenset({"response", "deliverable", "input", "error"})
 
 
 def begun(ensemble: str, text: str, definition: Mapping[str, Any], started: float) -> dict[str, Any]:
-    """A run of *ensemble* with the input *text* that has begun at *started*, in seconds since the epoch."""
+    """Return the document of a run of *ensemble* with the input *text*, started at *started*, in seconds since 1970."""
     return {
         "ensemble": ensemble,
         "status": "running",
@@ -34,7 +34,7 @@ def begun(ensemble: str, text: str, definition: Mapping[str, Any], started: floa
 
 
 def ended(result: RunResult, definition: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """*result* as a document. *definition*, of a run that is no other's part, is kept with it."""
+    """Return *result* as a document; the *definition*, except of a nested run, is stored in it."""
     seconds = max(0.0, result.completed_at - result.started_at)
     document: dict[str, Any] = {
         "ensemble": result.ensemble,
@@ -59,7 +59,7 @@ def ended(result: RunResult, definition: Mapping[str, Any] | None = None) -> dic
 
 
 def agent(result: AgentResult) -> dict[str, Any]:
-    """Result of an agent; fields without a value are omitted."""
+    """Return the result of an agent; fields without a value are omitted."""
     document: dict[str, Any] = {"response": result.response, "status": result.status}
     if result.fault is not None:
         document |= {"error": result.fault.message, "fault": _fault(result.fault)}
@@ -87,15 +87,15 @@ def agent(result: AgentResult) -> dict[str, Any]:
 
 
 def line(result: AgentResult) -> bytes:
-    """*result* as a line of ``agents.jsonl``."""
+    """Return *result* as a line of ``agents.jsonl``."""
     return _bytes(json.dumps({"name": result.name, **agent(result)}, ensure_ascii=False)) + b"\n"
 
 
 def encoded(document: dict[str, Any], most: int = MAX_BYTES) -> bytes:
-    """*document* as a file of at most *most* bytes; long responses are cut where it would be larger.
+    """Return *document* as a file of at most *most* bytes, with long responses cut if necessary.
 
-    An agent whose response is cut says ``"cut": true``, and a run whose input is ``"input_cut": true``. Raises
-    :class:`~mcpd.errors.LimitExceeded` if that does not do.
+    An agent whose response is cut has ``"cut": true``, and a run whose input is cut ``"input_cut": true``. Raises
+    :class:`~mcpd.errors.LimitExceeded` if the document is still too large.
     """
     for kept in CUTS:
         data = _within(document if kept is None else _cut(document, kept), most)
@@ -105,7 +105,7 @@ def encoded(document: dict[str, Any], most: int = MAX_BYTES) -> bytes:
 
 
 def plain(value: Mapping[str, Any]) -> dict[str, Any]:
-    """*value* as JSON has it, whatever is in it."""
+    """Return *value* as plain JSON data; other types become strings."""
     text = json.dumps(value, default=str, skipkeys=True)
     made: dict[str, Any] = json.loads(text, parse_constant=str)
     return made
@@ -122,7 +122,7 @@ def _within(document: dict[str, Any], most: int) -> bytes | None:
 
 
 def _bytes(text: str) -> bytes:
-    # Half a surrogate pair, which a model may well answer, cannot be UTF-8.
+    # Models may answer with single surrogates, which UTF-8 cannot represent.
     return text.encode(errors="replace")
 
 
@@ -157,7 +157,7 @@ def _used(usage: Usage) -> dict[str, Any]:
 
 
 def _usage(results: Iterable[AgentResult]) -> dict[str, Any]:
-    """Of what asked models in this run."""
+    """Return the usage of the agents that used models in this run."""
     return {
         each.name: {**_used(each.usage), "duration_ms": round(each.seconds * 1000), "model": each.model}
         for each in results

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Where artifacts lie: ``ROOT/ENSEMBLE/TIMESTAMP``, a directory for each run.
+"""Locations of artifacts: ``ROOT/ENSEMBLE/TIMESTAMP``, a directory for each run.
 
-Artifacts come with cloned projects, too. So below a root each directory is opened from the one that it is in, no
-symlink is followed, and what is no regular file is not read.
+Artifacts may come with cloned projects. So below a root each directory is opened from its parent, no symlink is
+followed, and only regular files are read.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 EXECUTION: Final = "execution.json"
-"""The run: what went in, what came out."""
+"""The run: its input and its results."""
 REPORT: Final = "execution.md"
-"""The same to read."""
+"""The same for people."""
 AGENTS: Final = "agents.jsonl"
-"""While the run goes on: a line for each agent that has ended."""
+"""During the run: a line for each agent that has ended."""
 LOCK: Final = "run.lock"
-"""While the run goes on: locked by who runs it."""
+"""During the run: locked by the process that runs it."""
 LATEST: Final = "latest"
 """In the directory of an ensemble: a symlink to the newest run."""
 MAX_BYTES: Final = 64 * 1024 * 1024
-"""Of one of these files."""
+"""Maximum size of one of these files in bytes."""
 
 _ENSEMBLE: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}", re.ASCII)
 _STAMP: Final = re.compile(r"\d{8}-\d{6}-\d{3}", re.ASCII)
 _ABSENT: Final = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EXDEV})
-"""What the kernel says where there is nothing of that name, or only a symlink in its place."""
+"""Errors for a missing file or directory, or a symlink in its place."""
 _DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY
 _FILE: Final = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY
 
@@ -56,12 +56,12 @@ def is_stamp(name: str) -> bool:
 
 
 def bare(name: str) -> str:
-    """The name of the ensemble that ``NAME`` or ``X/NAME`` is; its directory is called so."""
+    """Return the name of the ensemble in ``NAME`` or ``X/NAME``, which is also that of its directory."""
     return name.rpartition("/")[2]
 
 
 def parts(artifact: str) -> tuple[str, str]:
-    """The ensemble and the timestamp of the id *artifact*. Raises :class:`~mcpd.errors.NotFound` for others."""
+    """Return the ensemble and the timestamp in the id *artifact*. Raises :class:`~mcpd.errors.NotFound` if invalid."""
     ensemble, _, stamp = artifact.rpartition("/")
     if not is_ensemble(bare(ensemble)) or not is_stamp(stamp):
         raise NotFound(f"{printable(artifact)}: no artifact; ids are like ensemble/20260131-120000-000")
@@ -69,14 +69,14 @@ def parts(artifact: str) -> tuple[str, str]:
 
 
 def is_absent(error: OSError) -> bool:
-    """Return True if *error* says that there is nothing to be opened."""
+    """Return True if *error* says that the file does not exist."""
     return error.errno in _ABSENT
 
 
 def open_root(root: Path, *, make: bool = False) -> int:
-    """A descriptor of the directory *root*, which is made with *make*.
+    """Return a descriptor of the directory *root*, which is created with *make*.
 
-    One in a project stays in the project, whatever symlinks came with that. Raises OSError.
+    A root in a project cannot lead outside, whatever symlinks the project contains. Raises OSError.
     """
     if root.parent.name != DIRECTORY:
         if make:
@@ -100,7 +100,7 @@ def open_root(root: Path, *, make: bool = False) -> int:
 
 @contextmanager
 def opened(root: Path, *below: str) -> Iterator[int]:
-    """A descriptor of the directory *below*, an ensemble and perhaps a timestamp, in *root*. Raises OSError."""
+    """Yield a descriptor of the directory *below*, an ensemble and maybe a timestamp, in *root*. Raises OSError."""
     top = open_root(root)
     try:
         directory = open_beneath(top, "/".join(below), _DIRECTORY, links=False) if below else os.dup(top)
@@ -114,7 +114,7 @@ def opened(root: Path, *below: str) -> Iterator[int]:
 
 @contextmanager
 def opened_file(directory: int, path: str) -> Iterator[int]:
-    """A descriptor of the regular file *path* below *directory*. Raises OSError, EINVAL for what is none."""
+    """Yield a descriptor of the regular file *path* below *directory*. Raises OSError, EINVAL for other types."""
     descriptor = open_beneath(directory, path, _FILE, links=False)
     try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
@@ -125,27 +125,27 @@ def opened_file(directory: int, path: str) -> Iterator[int]:
 
 
 def read(descriptor: int, most: int) -> bytes:
-    """At most *most* bytes of the file. Raises OSError."""
+    """Return at most *most* bytes of the file. Raises OSError."""
     with open(os.dup(descriptor), "rb") as file:  # noqa: PTH123 -- a descriptor
         return file.read(most)
 
 
 def goes_on(directory: int) -> bool:
-    """Return True if the run, whose directory that is, holds its lock."""
+    """Return True if the run in *directory* has not ended: its lock is held."""
     try:
         with opened_file(directory, LOCK) as lock:
-            # Two readers are not in each other's way.
+            # A shared lock, so that readers do not block each other.
             fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
     except OSError:
-        # Without a lock file, or on a file system without locks, nothing says that it does.
+        # Without a lock file, or on a file system without locks, nothing indicates that the run goes on.
         return False
     return False
 
 
 def names(directory: int) -> Iterator[str]:
-    """The names of the directories in *directory*, but not symlinks to such."""
+    """Yield the names of the directories in *directory*, without symlinks."""
     with os.scandir(directory) as entries:
         for entry in entries:
             if entry.is_dir(follow_symlinks=False):

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Record a run while it goes on, so that one that was cut off can be recognized and continued.
+"""Record a run while it is running, so that an interrupted run can be recognized and continued.
 
 ``execution.json`` is written by :mod:`.execution` and read by :mod:`.stored`; ``execution.md`` is for people. The
-responses of agents are anybody's text: they stand in fences that they cannot close, and names cannot be links or HTML.
+responses of agents are untrusted: they are in fences that they cannot close, and names cannot be links or HTML.
 
-A full disk or a read-only project does not harm the run: it is logged, and :attr:`Recording.problem` says it.
+A full disk or a read-only project does not affect the run: it is logged, and reported in :attr:`Recording.problem`.
 """
 
 from __future__ import annotations
@@ -47,14 +47,14 @@ if TYPE_CHECKING:
     from mcpd.servers.ensembles.engine.types import AgentResult, RunResult
 
 MAX_TEXT: Final = 64 * 1024
-"""Characters of a response; all of it is in ``execution.json``."""
+"""Characters shown of a response; all of it is in ``execution.json``."""
 _TICKS: Final = re.compile(r"`+")
 _MARKUP: Final = re.compile(r"([\\`*_\[\]<>|&#!~])")
 _TITLES: Final = {"completed": "completed", "completed_with_errors": "completed with errors"}
 
 
 def markdown(artifact: dict[str, Any]) -> str:
-    """The document *artifact*, see :mod:`.execution`, as Markdown (CommonMark, with tables)."""
+    """Return the document *artifact*, see :mod:`.execution`, as Markdown (CommonMark, with tables)."""
     run = parse(artifact)
     blocks = [
         f"# {_plain(run.ensemble or 'unknown')}: {_plain(_TITLES.get(run.status, run.status))}",
@@ -114,7 +114,7 @@ def _agent(name: str, agent: StoredAgent) -> list[str]:
 
 
 def _fenced(text: str) -> str:
-    """*text* as it is, in a fence that is longer than any in it."""
+    """Return *text* unchanged, in a fence that is longer than any in it."""
     shown = text[:MAX_TEXT]
     fence = "`" * max(3, 1 + max(map(len, _TICKS.findall(shown)), default=0))
     cut = f"\n\n{len(text) - MAX_TEXT} characters more are in `execution.json`." if len(text) > MAX_TEXT else ""
@@ -122,12 +122,12 @@ def _fenced(text: str) -> str:
 
 
 def _plain(text: str) -> str:
-    """*text* as words of a line, or of a cell, that mark nothing up."""
+    """Return *text* in one line, with markup escaped."""
     return _MARKUP.sub(r"\\\1", printable(text))
 
 
 def _table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    from prettytable import PrettyTable, TableStyle  # few processes write reports
+    from prettytable import PrettyTable, TableStyle  # rarely needed
 
     grid = PrettyTable(list(headings))
     grid.set_style(TableStyle.MARKDOWN)
@@ -140,7 +140,7 @@ log: Final = logging.getLogger("llm-orc")
 
 _NEW: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _ATTEMPTS: Final = 1000
-"""Milliseconds after the beginning of a run, in each of which another one may have begun."""
+"""Milliseconds after the start of a run that are tried as its timestamp, if other runs have taken them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,11 +154,11 @@ class Kept:
 
     @property
     def mode(self) -> int:
-        """What the umask, and the lists of who may what, make of a new file."""
+        """The mode of a new file, according to the umask and default access lists."""
         return stat.S_IMODE(os.fstat(self.lock).st_mode)
 
     def put(self, name: str, data: bytes) -> None:
-        """Make *data* the content of *name*, so that every reader sees the old or the new. Raises OSError."""
+        """Replace the content of *name* with *data* atomically. Raises OSError."""
         temporary = _temporary(name)
         try:
             write_new(temporary, data, self.mode, self.directory)
@@ -170,21 +170,21 @@ class Kept:
         os.fsync(self.directory)
 
     def close(self) -> None:
-        """Give the lock back."""
+        """Release the lock and close the directory."""
         os.close(self.lock)
         os.close(self.directory)
 
 
 class Recording:
-    """The record of one run; a :class:`~mcpd.servers.ensembles.engine.types.Journal`.
+    """The record of one run; implements :class:`~mcpd.servers.ensembles.engine.types.Journal`.
 
-    Its calls return at once: a thread writes. :meth:`close` has to be called in any case.
+    Its methods return at once, as a thread writes. :meth:`close` must always be called.
     """
 
     def __init__(self, kept: Kept | None, definition: Mapping[str, Any], problem: str | None = None) -> None:
-        """*kept* is None if the run cannot be kept, for *problem*; see :func:`begin`."""
+        """Record in *kept*, which is None if that is impossible because of *problem*; see :func:`begin`."""
         self.problem = problem
-        """Why the run is not, or not whole, on the disk; known for certain once :meth:`close` has returned."""
+        """The reason why the record is missing or incomplete; final after :meth:`close`."""
         self._kept = kept
         self._definition = definition
         self._result: RunResult | None = None
@@ -195,27 +195,27 @@ class Recording:
 
     @property
     def id(self) -> str | None:
-        """The artifact's, ``ensemble/timestamp``; None if the run cannot be kept."""
+        """Id of the artifact, ``ensemble/timestamp``; None if it cannot be saved."""
         return self._kept.id if self._kept else None
 
     @property
     def path(self) -> Path | None:
-        """The artifact's directory."""
+        """Directory of the artifact; None if it cannot be saved."""
         return self._kept.path if self._kept else None
 
     def finished(self, result: AgentResult) -> None:
-        """Keep *result*, so that it can be used again if the run is cut off."""
+        """Save *result*, so that it can be reused if the run is interrupted."""
         if self._kept is not None:
             self._writer.submit(self._append, self._kept, result)
 
     def ended(self, result: RunResult) -> None:
-        """Have :meth:`close` keep *result*."""
+        """Make :meth:`close` save *result*."""
         self._result = result
 
     async def close(self) -> None:
-        """Write what the run has come to and give the lock back; a run that has not ended is interrupted then.
+        """Write the result of the run and release the lock; without a result, the run counts as interrupted.
 
-        It is done when this returns, also if it is cancelled meanwhile, which goes on after.
+        This is complete on return, even if the caller is cancelled meanwhile; the cancellation is raised afterwards.
         """
         if self._closing is None:
             self._closing = asyncio.get_running_loop().run_in_executor(self._writer, self._close)
@@ -232,14 +232,14 @@ class Recording:
             try:
                 _write(self._agents, line)
             except OSError:
-                # Half a line would spoil the next one.
+                # An incomplete line would make the next one unreadable.
                 os.ftruncate(self._agents, self._written)
                 raise
             self._written += len(line)
         except OSError as error:
             self._failed(kept, error)
         except Exception:
-            # The run goes on; nobody waits for this.
+            # The run continues; nothing waits for this.
             log.exception("keeping agent %s of %s", result.name, kept.id)
 
     def _close(self) -> None:
@@ -255,7 +255,7 @@ class Recording:
             self.problem = error.message
             log.warning("%s: %s", kept.path, error.message)
         except Exception:
-            # What the run has found is worth more than its record.
+            # The result of the run is more important than its record.
             log.exception("keeping %s", kept.id)
             self.problem = f"keeping {kept.path}: an internal error, which the log has"
         finally:
@@ -275,14 +275,14 @@ class Recording:
                     os.unlink(name, dir_fd=kept.directory)
 
     def _failed(self, kept: Kept, error: OSError) -> None:
-        """Say once what keeps the run from being kept."""
+        """Log why the run cannot be saved, only once."""
         if self.problem is None:
             self.problem = from_oserror(error, f"keeping {kept.path}").message
             log.warning("%s", self.problem)
 
 
 async def outlasted(future: asyncio.Future[Any]) -> None:
-    """Wait until *future*, which nobody cancels, is done; a cancellation meanwhile goes on after."""
+    """Wait until *future*, which is never cancelled, is done; a cancellation of the caller is raised afterwards."""
     cancelled: asyncio.CancelledError | None = None
     while not future.done():
         try:
@@ -294,10 +294,10 @@ async def outlasted(future: asyncio.Future[Any]) -> None:
 
 
 def begin(root: Path, ensemble: str, text: str, definition: Mapping[str, Any], started: float) -> Recording:
-    """The record of a run of *ensemble* with the input *text* that begins at *started*, in seconds since the epoch.
+    """Return the record of a run of *ensemble* with the input *text*, started at *started* (seconds since the epoch).
 
-    It is on the disk, below *root*, when this returns. A millisecond in which another run began belongs to that one,
-    and this gets the next. For what a disk may refuse there is :attr:`Recording.problem`.
+    It exists below *root* on return. If another run has the same millisecond as its timestamp, the next one is used.
+    Errors of the file system are reported in :attr:`Recording.problem`.
     """
     if not is_ensemble(ensemble):
         raise ValueError(f"{ensemble!r} is no ensemble's name")
@@ -335,13 +335,13 @@ def _begin(root: Path, ensemble: str, started: float) -> Kept:
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
-        # Some file systems on a network have no locks. There the run looks interrupted until it has ended.
+        # Some network file systems have no locks; there the run looks interrupted until it has ended.
         log.info("locking %s: %s", root / ensemble / stamp / LOCK, error.strerror)
     return Kept(f"{ensemble}/{stamp}", root / ensemble / stamp, directory, lock)
 
 
 def _make(top: int, ensemble: str, started: float) -> str:
-    """The name of the directory that was made."""
+    """Create the directory of the run and return its name."""
     of = open_beneath(top, ensemble, os.O_RDONLY | os.O_DIRECTORY, links=False)
     try:
         for later in range(_ATTEMPTS):
@@ -360,7 +360,7 @@ def _stamp(moment: float) -> str:
 
 
 def _point(root: Path, ensemble: str, kept: Kept) -> None:
-    """Make ``latest`` lead to the run. What else may have that name stays."""
+    """Make ``latest`` a symlink to the run, unless something else has that name."""
     above = os.open("..", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=kept.directory)
     try:
         temporary = _temporary(LATEST)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The artifacts of all projects and of the user: those of finished runs, and what running ones have so far.
+"""The artifacts of all projects and of the user: those of finished runs, and the state of running ones.
 
-An ensemble is called ``NAME`` or ``X/NAME`` here, and an artifact by that name with a timestamp. The runs of an
-ensemble are below the root of its own tier, even if another tier has a directory of that name: a cloned project brings
-what directories it likes.
+An ensemble is named ``NAME`` or ``X/NAME`` here, and an artifact by that name with a timestamp. The runs of an
+ensemble are below the root of its own tier, even if another tier has a directory of that name: a cloned project may
+contain any directories.
 
 All methods but :meth:`Artifacts.recording` read or write files, and are called in a thread.
 """
@@ -38,9 +38,9 @@ if TYPE_CHECKING:
 
 
 def homes(library: Library, entries: Iterable[Entry]) -> dict[str, Path]:
-    """The roots of the artifacts of *entries*, all of *library*, by each name that means one of them.
+    """Return the roots of the artifacts of *entries*, all of *library*, by each name that means one of them.
 
-    ``NAME`` is the one that the name alone means; ``X/NAME`` that of the tier, or else of the project's directory, X.
+    ``NAME`` is the ensemble that the name alone means; ``X/NAME`` that of the tier, or the project's directory, X.
     """
     known = [(known_entry, library.artifact_root(known_entry.origin)) for known_entry in entries]
     found = {known_entry.name: root for known_entry, root in known if not known_entry.shadowed}
@@ -53,7 +53,7 @@ def homes(library: Library, entries: Iterable[Entry]) -> dict[str, Path]:
 
 
 def roots(library: Library) -> list[Path]:
-    """Where artifacts are looked for that are of no ensemble any more: the user's own first."""
+    """Return the directories searched for artifacts of removed ensembles: the user's own first."""
     *projects, own = library.artifact_roots()
     return [own, *projects]
 
@@ -61,34 +61,34 @@ def roots(library: Library) -> list[Path]:
 log: Final = logging.getLogger("llm-orc")
 
 PAGE: Final = 100
-"""Entries of a listing, where nothing else is asked for."""
+"""Default number of entries in a listing."""
 MAX_LISTED: Final = 1000
-"""The most that there are, and the runs that metrics are made of."""
+"""Maximum number of entries in a listing, and of runs in metrics."""
 MAX_SUMMED: Final = 16 * 1024 * 1024
-"""Bytes of an artifact that a listing looks into."""
+"""Maximum size of an artifact that a listing reads, in bytes."""
 MAX_LISTING: Final = 128 * 1024 * 1024
-"""Bytes of all artifacts that one listing looks into."""
+"""Maximum size of all artifacts that one listing reads, in bytes."""
 MAX_SUMMED_VALUES: Final = 50_000
-"""Members and elements of an artifact that a listing looks into: a fan-out over a thousand has half of that."""
+"""Maximum number of members and elements in an artifact that a listing reads: twice those of a fan-out over 1000."""
 VALUE: Final = 64
-"""Bytes that a value counts for in :data:`MAX_LISTING`: it takes about as long."""
+"""Bytes that each value counts as in :data:`MAX_LISTING`, in proportion to the time it takes."""
 MAX_EMPTY: Final = 200
-"""Directories without a run that a listing passes over; a power cut leaves one."""
+"""Maximum number of directories without a run that a listing skips; a power failure leaves one."""
 MAX_NAMES: Final = 10_000
-"""Directories of ensembles that are looked at in a root."""
+"""Maximum number of ensembles' directories that are examined in a root."""
 _MOST_KNOWN: Final = 5000
 
 
 @dataclass(frozen=True, slots=True)
 class Earlier:
-    """A run that another one can go on from."""
+    """A run that can be continued."""
 
     ensemble: str
     input: str
     results: Mapping[str, AgentResult]
-    """By agent, those that have a response."""
+    """The responses by agent."""
     definition: Mapping[str, Any]
-    """What ``begin`` was given."""
+    """The definition that was passed to ``begin``."""
 
 
 class Artifacts:
@@ -100,9 +100,9 @@ class Artifacts:
         clock: Callable[[], float] = time.time,
         homes: Callable[[], Mapping[str, Path]] = dict,
     ) -> None:
-        """*roots* are directories with one for each ensemble, which need not be there. *homes* gives the only one that
-        counts for each name; for a name that it has not that is the first of *roots* that has runs of it. *clock*
-        gives seconds since the epoch.
+        """Search *roots*, directories with one for each ensemble, which need not exist. *homes* returns the only root
+        for each name; for other names it is the first of *roots* that has such runs. *clock* returns seconds since the
+        epoch.
         """
         self._roots = roots
         self._homes = homes
@@ -111,18 +111,18 @@ class Artifacts:
 
     @classmethod
     def of(cls, library: Library, clock: Callable[[], float] = time.time) -> Artifacts:
-        """Those of the ensembles of *library*, each where its own runs are kept, see the module."""
+        """Return the artifacts of the ensembles of *library*, each in its own root, see the module."""
         return cls(lambda: roots(library), clock, lambda: homes(library, library.entries()))
 
     def begin(self, root: Path, ensemble: str, text: str, definition: Mapping[str, Any]) -> Recording:
-        """The record of a run that begins now, see :func:`.recording.begin`. Its ``close`` is the caller's."""
+        """Start the record of a run, see :func:`.recording.begin`. The caller has to call its ``close``."""
         return recording.begin(root, ensemble, text, definition, self._clock())
 
     @asynccontextmanager
     async def recording(
         self, root: Path, ensemble: str, text: str, definition: Mapping[str, Any]
     ) -> AsyncIterator[Recording]:
-        """The same for the length of a block, which closes it."""
+        """Start the record of a run, and close it at the end of the block."""
         beginning = asyncio.ensure_future(asyncio.to_thread(self.begin, root, ensemble, text, definition))
         try:
             await recording.outlasted(beginning)
@@ -136,9 +136,9 @@ class Artifacts:
             await made.close()
 
     def names(self, homes: Mapping[str, Path] | None = None) -> list[str]:
-        """The ensembles that have a directory for artifacts, by name; quick, however many artifacts there are.
+        """Return the names of ensembles with a directory for artifacts; fast, however many artifacts there are.
 
-        *homes* are those of this moment, if the caller has them.
+        *homes* are the current ones, if the caller has them.
         """
         known = self._homes() if homes is None else homes
         there = {root: _ensembles(root) for root in dict.fromkeys([*self._roots(), *known.values()])}
@@ -152,24 +152,24 @@ class Artifacts:
         return sorted([*found.values(), *orphans])
 
     def ensembles(self) -> dict[str, int]:
-        """How many artifacts there are, by ensemble, without a look into them."""
+        """Return the number of artifacts for each ensemble, without reading them."""
         known = self._homes()
         return {name: count for name in self.names(known) if (count := len(self._found(name, known)[1]))}
 
     def count(self, ensemble: str) -> int:
-        """How many artifacts *ensemble* has."""
+        """Return the number of artifacts of *ensemble*."""
         return len(self._found(ensemble)[1])
 
     def ids(self, ensemble: str) -> list[str]:
-        """The ids of all artifacts of *ensemble*, the newest first, without a look into them."""
+        """Return the ids of all artifacts of *ensemble*, newest first, without reading them."""
         return [f"{ensemble}/{timestamp}" for timestamp in self._found(ensemble)[1]]
 
     def name(self, ensemble: str, root: Path) -> str:
-        """The name that means the ensemble *ensemble* whose runs are below *root*: the shortest there is."""
+        """Return the shortest name of the ensemble *ensemble* whose runs are below *root*."""
         return _shortest(ensemble, root, self._homes())
 
     def called(self, ensemble: str) -> str:
-        """The shortest name that means what *ensemble* does."""
+        """Return the shortest name that means the same as *ensemble*."""
         known = self._homes()
         return _shortest(ensemble, known[ensemble], known) if ensemble in known else ensemble
 
@@ -180,9 +180,9 @@ class Artifacts:
         return found == root and timestamp in stamps
 
     def listing(self, ensemble: str, limit: int = PAGE, before: str | None = None) -> list[ArtifactEntry]:
-        """At most *limit* artifacts of *ensemble*, the newest first; those older than the timestamp *before*.
+        """Return at most *limit* artifacts of *ensemble*, newest first; those older than the timestamp *before*.
 
-        The last one's timestamp is the next page's *before*. What cannot be read is among them, with its problem.
+        The last one's timestamp is *before* for the next page. Unreadable artifacts are included, with their problem.
         """
         root, stamps = self._found(ensemble)
         made: list[ArtifactEntry] = []
@@ -201,14 +201,14 @@ class Artifacts:
         return made
 
     def resolved(self, artifact: str) -> str:
-        """The id that *artifact* is; ``ensemble/latest`` is the newest. Raises :class:`~mcpd.errors.NotFound`."""
+        """Return the id for *artifact*; ``ensemble/latest`` is the newest. Raises :class:`~mcpd.errors.NotFound`."""
         ensemble, slash, stamp = artifact.rpartition("/")
         ensemble = self.called(ensemble)
         if stamp != places.LATEST:
             return f"{ensemble}{slash}{stamp}"
         root, stamps = self._found(ensemble)
         for timestamp in stamps[: MAX_EMPTY + 1]:
-            # A run that was cut off before anything was written has left nothing but a directory.
+            # A run that was interrupted before anything was written has left only a directory.
             with (
                 suppress(OSError),
                 places.opened(root or Path(), places.bare(ensemble), timestamp) as directory,
@@ -218,10 +218,10 @@ class Artifacts:
         raise NotFound(f"{printable(ensemble)} has not run; there is no latest artifact")
 
     def read(self, artifact: str) -> dict[str, Any]:
-        """The document of *artifact*, ``ensemble/timestamp`` or ``ensemble/latest``, see :mod:`.execution`.
+        """Return the document of *artifact*, ``ensemble/timestamp`` or ``ensemble/latest``, see :mod:`.execution`.
 
-        One that goes on, or has been interrupted, says so in its ``status`` and has what its agents have come to.
-        Raises :class:`~mcpd.errors.NotFound`, and :class:`~mcpd.errors.InvalidConfig` for what is no such document.
+        For a running or interrupted run, ``status`` says so, and the results so far are included. Raises
+        :class:`~mcpd.errors.NotFound`, and :class:`~mcpd.errors.InvalidConfig` for an invalid document.
         """
         ensemble, timestamp = places.parts(self.resolved(artifact))
         root, _ = self._found(ensemble)
@@ -238,10 +238,10 @@ class Artifacts:
         )
 
     def earlier(self, artifact: str) -> Earlier:
-        """What a run can use that goes on from *artifact*.
+        """Return the parts of *artifact* that a run which continues it can use.
 
-        Raises what :meth:`read` does, :class:`~mcpd.errors.Busy` for a run that goes on itself, and
-        :class:`~mcpd.errors.InvalidConfig` for one whose input was not kept as a whole.
+        Raises the errors of :meth:`read`, :class:`~mcpd.errors.Busy` for a run that has not ended, and
+        :class:`~mcpd.errors.InvalidConfig` for one whose input was cut.
         """
         run = stored.parse(self.read(artifact))
         if run.status == "running":
@@ -262,7 +262,7 @@ class Artifacts:
         )
 
     def _found(self, ensemble: str, homes: Mapping[str, Path] | None = None) -> tuple[Path | None, list[str]]:
-        """The root of the artifacts of *ensemble*, and their timestamps, the newest first; None if there are none."""
+        """Return the root of *ensemble*'s artifacts, None without any, and their timestamps, newest first."""
         name = places.bare(ensemble)
         if not places.is_ensemble(name):
             return None, []
@@ -273,14 +273,14 @@ class Artifacts:
         return None, []
 
     def _candidates(self, ensemble: str, known: Mapping[str, Path]) -> Sequence[Path]:
-        """Where artifacts of *ensemble* may be."""
+        """Return the roots that may have artifacts of *ensemble*."""
         if ensemble in known:
             return [known[ensemble]]
-        # What is left of an ensemble that is not there any more has the name alone.
+        # Artifacts of removed ensembles are found by the name alone.
         return [] if "/" in ensemble else self._roots()
 
     def _entry(self, root: Path, ensemble: str, timestamp: str, left: int) -> tuple[ArtifactEntry | None, int]:
-        """The artifact in short, None if it is none, and what it took of :data:`MAX_LISTING`."""
+        """Return the entry of the artifact, or None if there is none, and its cost in terms of :data:`MAX_LISTING`."""
         path = root / places.bare(ensemble) / timestamp
         reading = _Reading(MAX_SUMMED_VALUES)
         known: Signature | None = None
@@ -307,7 +307,7 @@ class Artifacts:
         return made, reading.cost
 
     def _remembered(self, path: Path, known: Signature, ensemble: str) -> ArtifactEntry | None:
-        """What was found in *path* when it was the same, under the name that it is asked for by."""
+        """Return the cached entry of *path* if it is unchanged, with the name *ensemble*."""
         there = self._known.get(path)
         if there is None or there[0] != known:
             return None
@@ -320,20 +320,20 @@ class Artifacts:
 
 
 def _shortest(ensemble: str, root: Path, known: Mapping[str, Path]) -> str:
-    """The name among *known* that means the ensemble *ensemble* of *root*; those that stand alone come first there."""
+    """Return the first name in *known* that means the ensemble *ensemble* of *root*; unqualified ones come first."""
     name = places.bare(ensemble)
     return next((each for each, home in known.items() if home == root and places.bare(each) == name), ensemble)
 
 
 class _Reading:
-    """Reads documents of at most so many values, and notes what that takes, in bytes."""
+    """Reads documents with a limited number of values, and adds up the cost in bytes."""
 
     def __init__(self, values: int = stored.MAX_VALUES) -> None:
         self._values = values
         self.cost = 0
 
     def load(self, data: bytes, origin: str) -> dict[str, Any]:
-        """The document that *data* is. Raises :class:`~mcpd.errors.InvalidConfig`."""
+        """Return the document in *data*. Raises :class:`~mcpd.errors.InvalidConfig`."""
         self.cost += len(data)
         count = stored.check_values(data, origin, self._values)
         self.cost += VALUE * count
@@ -348,7 +348,7 @@ def _ensembles(root: Path) -> set[str]:
 
 
 def _stamps(root: Path, ensemble: str) -> list[str]:
-    """The timestamps of the artifacts of *ensemble* below *root*, the newest first."""
+    """Return the timestamps of the artifacts of *ensemble* below *root*, newest first."""
     found: list[str] = []
     with _present(root), places.opened(root, ensemble) as directory:
         found += filter(places.is_stamp, places.names(directory))
@@ -357,7 +357,7 @@ def _stamps(root: Path, ensemble: str) -> list[str]:
 
 @contextmanager
 def _present(root: Path) -> Iterator[None]:
-    """What is not there is passed over, and so is what cannot be looked into."""
+    """Ignore what does not exist, and log other errors."""
     try:
         yield
     except OSError as error:
@@ -375,22 +375,22 @@ def _status(directory: int, name: str) -> os.stat_result:
 
 
 def _unfinished(directory: int) -> int:
-    """The bytes of what agents have come to in a run that has no end."""
+    """Return the size of the results of a running or interrupted run in bytes."""
     try:
         return _status(directory, AGENTS).st_size
     except OSError:
-        # Most have ended. Whoever reads it says what is wrong with it.
+        # Most runs have ended. Errors are reported when the file is read.
         return 0
 
 
 def _document(directory: int, path: Path, reading: _Reading) -> dict[str, Any]:
-    """What the run in *directory* has come to."""
+    """Return the document of the run in *directory*, with the results so far if it has not ended."""
     document = _load(directory, path, reading)
     if document.get("status") != "running":
         return document
     agents = _agents(directory, path, reading)
     if not places.goes_on(directory):
-        # It may have ended between the two looks.
+        # It may have ended meanwhile.
         document = _load(directory, path, reading)
         if document.get("status") != "running":
             return document
@@ -408,7 +408,7 @@ def _load(directory: int, path: Path, reading: _Reading) -> dict[str, Any]:
 
 
 def _agents(directory: int, path: Path, reading: _Reading) -> dict[str, Any]:
-    """What the agents that have ended came to; a last line that is not whole does not count."""
+    """Return the results of the agents that have ended; an incomplete last line is ignored."""
     try:
         with places.opened_file(directory, AGENTS) as file:
             data = places.read(file, MAX_BYTES)

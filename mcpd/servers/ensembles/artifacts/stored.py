@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""``execution.json`` as it is read, and its summary for lists and metrics.
+"""Reading ``execution.json``, and its summary for listings and metrics.
 
 A file may be ours, llm-orc's, or part of a cloned project, with any content. A member of the wrong type counts as
-missing, so that one odd member does not hide the rest.
+missing, so that it does not make the rest unreadable.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 MAX_DEPTH: Final = 100
-"""Levels of a document; runs within runs take less."""
+"""Maximum number of levels in a document; nested runs take fewer."""
 MAX_VALUES: Final = 500_000
-"""Members and elements of a document. What an agent did takes about fifteen."""
+"""Maximum number of members and elements in a document. The result of an agent has about fifteen."""
 Container: TypeAlias = dict[Any, Any] | list[Any]
 _STRING: Final = re.compile(rb'"(?:[^"\\]++|\\.)*+"?', re.DOTALL)
-"""A text, also one that does not end."""
+"""Matches a string, even if it is not terminated."""
 _STATUSES: Final = frozenset({"success", "failed", "skipped", "cancelled"})
 _ENDS: Final = frozenset({"completed", "completed_with_errors", "failed", "cancelled"})
 
 
 def load(data: bytes, origin: str) -> dict[str, Any]:
-    """The document that *data*, read from *origin*, is; whatever it holds can be written as JSON again.
+    """Return the document in *data*, read from *origin*; its values can be written as JSON again.
 
-    Raises :class:`~mcpd.errors.InvalidConfig` if it is none, or holds more than :data:`MAX_VALUES`.
+    Raises :class:`~mcpd.errors.InvalidConfig` if it is invalid, or has more than :data:`MAX_VALUES`.
     """
     check_values(data, origin)
     try:
@@ -53,13 +53,13 @@ def load(data: bytes, origin: str) -> dict[str, Any]:
 
 
 def check_values(data: bytes, origin: str, most: int = MAX_VALUES) -> int:
-    """How many values *data* holds at most, without parsing: each takes many times the memory of its text.
+    """Return an upper bound of the number of values in *data*, without parsing, which takes much memory.
 
     Raises :class:`~mcpd.errors.InvalidConfig` for more than *most*.
     """
     count = _marks(data)
     if count > most:
-        # What is in texts is none.
+        # Characters in strings do not count.
         count = _marks(_STRING.sub(b"", data))
     if count > most:
         raise InvalidConfig(f"{origin}: holds more than {most} values")
@@ -67,17 +67,17 @@ def check_values(data: bytes, origin: str, most: int = MAX_VALUES) -> int:
 
 
 def _marks(data: bytes) -> int:
-    """What stands before all values but the first of each array and object, and those before these."""
+    """Return the number of separators and opening brackets, of which there is one before almost every value."""
     return sum(map(data.count, (b",", b"[", b"{")))
 
 
 def parse(document: dict[str, Any]) -> StoredRun:
-    """What can be understood of *document*."""
+    """Return the valid parts of *document*."""
     return StoredRun.model_validate(document)
 
 
 def _tidy(document: dict[str, Any], origin: str) -> None:
-    """Take out of *document* what no JSON can carry; nothing here recurses."""
+    """Remove from *document* what JSON cannot represent, without recursion."""
     level: list[Container] = [document]
     count = 0
     for _ in range(MAX_DEPTH):
@@ -91,7 +91,7 @@ def _tidy(document: dict[str, Any], origin: str) -> None:
 
 
 def _tidied(container: Container) -> list[Container]:
-    """Do that with *container* alone; what it contains is returned."""
+    """Do that for *container* itself, and return the containers in it."""
     below: list[Container] = []
     if isinstance(container, dict):
         for key in [key for key in container if _text(key) is not key]:
@@ -107,7 +107,7 @@ def _tidied(container: Container) -> list[Container]:
 
 
 def _text(text: str) -> str:
-    """*text* without halves of surrogate pairs; the very same if it has none."""
+    """Return *text* without single surrogates; the same object if it has none."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -116,7 +116,7 @@ def _text(text: str) -> str:
 
 
 def _or(default: Any) -> WrapValidator:
-    """*default* for what is of the wrong type."""
+    """Return a validator that replaces values of the wrong type by *default*."""
 
     def validated(value: Any, handler: Any) -> Any:
         try:
@@ -128,12 +128,12 @@ def _or(default: Any) -> WrapValidator:
 
 
 def _as_text(value: Any) -> Any:
-    """llm-orc's inputs may be objects, and so may the responses of those that fan out."""
+    """Return inputs and responses that are objects, as in llm-orc, as JSON text."""
     return value if isinstance(value, str) or value is None else json.dumps(value, ensure_ascii=False)
 
 
 def _seconds(value: Any) -> Any:
-    """Seconds since the epoch, or a date with a time as ISO 8601."""
+    """Return seconds since the epoch, from a number or an ISO 8601 date and time."""
     if not isinstance(value, str):
         return value
     try:
@@ -143,14 +143,14 @@ def _seconds(value: Any) -> Any:
 
 
 def _few(value: Any) -> Any:
-    """No more than an ensemble has agents."""
+    """Return *value* cut to the maximum number of an ensemble's agents."""
     if isinstance(value, dict):
         return dict(islice(value.items(), MAX_AGENTS))
     return value[:MAX_AGENTS] if isinstance(value, list) else value
 
 
 def _duration(value: Any) -> Any:
-    """``2.32s``, or a number."""
+    """Return a duration given as ``2.32s`` or as a number."""
     return value.removesuffix("s") if isinstance(value, str) else value
 
 
@@ -167,13 +167,13 @@ Mapping = Annotated[dict[str, Any], _or(dict)]
 
 
 class Stored(BaseModel):
-    """A part of a document, with whatever else is in it."""
+    """A part of a document; unknown members are ignored."""
 
     model_config = ConfigDict(extra="ignore", frozen=True, protected_namespaces=())
 
 
 class StoredUsage(Stored):
-    """What models took."""
+    """Tokens, cost and time of models."""
 
     input_tokens: Count = 0
     output_tokens: Count = 0
@@ -183,12 +183,12 @@ class StoredUsage(Stored):
 
     @property
     def tokens(self) -> int:
-        """Of input and output."""
+        """Number of input and output tokens."""
         return self.total_tokens or self.input_tokens + self.output_tokens
 
 
 class StoredFault(Stored):
-    """Why an agent has no response."""
+    """The reason why an agent has no response."""
 
     error: Word = None
     message: Word = None
@@ -196,7 +196,7 @@ class StoredFault(Stored):
     data: Mapping = Field(default_factory=dict)
 
     def fault(self) -> Fault:
-        """As the engine has it."""
+        """Return the fault as the engine's type."""
         return Fault(self.error or "Failed", self.message or "", self.agent or "", self.data)
 
 
@@ -204,7 +204,7 @@ class StoredAgent(Stored):
     """Result of an agent."""
 
     name: Word = None
-    """Of an instance, and in ``agents.jsonl``."""
+    """Name of an instance; in ``agents.jsonl``, of the agent."""
     response: Text = None
     status: Annotated[str, Field(strict=True), _or("unknown")] = "unknown"
     error: Word = None
@@ -228,7 +228,7 @@ class StoredAgent(Stored):
 
     @property
     def seconds(self) -> float | None:
-        """How long it took, if that is known; nothing of what an earlier run did."""
+        """Duration in seconds, or None if unknown; 0 if the response is from an earlier run."""
         if self.reused:
             return 0.0
         if self.started_at is None or self.completed_at is None:
@@ -237,16 +237,16 @@ class StoredAgent(Stored):
 
     @property
     def retries(self) -> int:
-        """How often it was tried again; each instance of one that fans out has a first attempt."""
+        """Number of retries; the first attempt of each instance does not count."""
         return max(0, self.attempts - max(1, len(self.instances)))
 
     @property
     def why(self) -> str | None:
-        """What it failed for."""
+        """Message of the failure."""
         return self.fault.message if self.fault and self.fault.message else self.error
 
     def result(self, name: str) -> AgentResult:
-        """As the engine has it."""
+        """Return the result as the engine's type."""
         usage = self.usage or StoredUsage()
         return AgentResult(
             name=name,
@@ -272,7 +272,7 @@ class StoredAgent(Stored):
 
 
 class StoredTotals(Stored):
-    """Of a whole run."""
+    """Totals of a whole run."""
 
     total_tokens: Count = 0
     total_input_tokens: Count = 0
@@ -282,14 +282,14 @@ class StoredTotals(Stored):
 
 
 class StoredUsages(Stored):
-    """What the models of a run took."""
+    """Usage of all models of a run."""
 
     agents: Annotated[dict[str, Annotated[StoredUsage, _or(StoredUsage)]], _or(dict)] = Field(default_factory=dict)
     totals: Annotated[StoredTotals | None, _or(None)] = None
 
 
 class StoredMetadata(Stored):
-    """When a run was, and what it took."""
+    """Times and usage of a run."""
 
     started_at: Moment = None
     completed_at: Moment = None
@@ -314,7 +314,7 @@ class StoredRun(Stored):
 
     @property
     def seconds(self) -> float | None:
-        """How long it took; of one that has no end, until its last agent had ended."""
+        """Duration in seconds; for a run without end, until the end of its last agent."""
         told = self.metadata
         ends = [each.completed_at for each in self.results.values() if each.completed_at and not each.reused]
         end = told.completed_at or max(ends, default=None)
@@ -323,7 +323,7 @@ class StoredRun(Stored):
         return told.duration
 
     def seconds_of(self, name: str) -> float | None:
-        """How long the agent *name* took."""
+        """Return the duration of the agent *name* in seconds."""
         known = self.results[name].seconds
         told = self.metadata.usage.agents.get(name)
         if known is None and told is not None and told.duration_ms is not None:
@@ -331,7 +331,7 @@ class StoredRun(Stored):
         return known
 
     def usage_of(self, name: str) -> StoredUsage:
-        """What the models of the agent *name* took in this run."""
+        """Return the usage of models by the agent *name* in this run."""
         result = self.results[name]
         if result.reused:
             return StoredUsage()
@@ -339,7 +339,7 @@ class StoredRun(Stored):
 
     @property
     def cost_usd(self) -> float | None:
-        """What it cost; None if nothing says so."""
+        """Cost in dollars; None if unknown."""
         totals = self.metadata.usage.totals
         if totals is not None and totals.total_cost_usd is not None:
             return totals.total_cost_usd
@@ -348,14 +348,14 @@ class StoredRun(Stored):
 
     @property
     def tokens(self) -> int:
-        """What models read and wrote."""
+        """Number of tokens that models read and wrote."""
         totals = self.metadata.usage.totals
         if totals is not None and totals.total_tokens:
             return totals.total_tokens
         return sum(self.usage_of(name).tokens for name in self.results)
 
     def result(self) -> RunResult:
-        """As the engine has it."""
+        """Return the run as the engine's type."""
         told = self.metadata
         totals = told.usage.totals or StoredTotals()
         return RunResult(
@@ -376,47 +376,47 @@ StoredAgent.model_rebuild()
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """An agent's part in a run."""
+    """The part of an agent in a run."""
 
     name: str
     status: str
     seconds: float | None
-    """How long it took; None if nothing says so."""
+    """Duration in seconds; None if unknown."""
     cost_usd: float | None
     tokens: int
     reused: bool = False
-    """True if an earlier run did it."""
+    """True if the response is from an earlier run."""
 
 
 @dataclass(frozen=True, slots=True)
 class ArtifactEntry:
-    """A run in short."""
+    """Summary of a run."""
 
     id: str
     """``ensemble/timestamp``."""
     ensemble: str
     timestamp: str
-    """The name of its directory; such names sort by time."""
+    """Name of its directory; such names sort by time."""
     path: Path
-    """The directory."""
+    """Its directory."""
     status: str
-    """``completed``, ``completed_with_errors``, ``failed``, ``cancelled``, ``running``, ``interrupted``; what another
-    program has written there; ``unreadable`` with a :attr:`problem`."""
+    """``completed``, ``completed_with_errors``, ``failed``, ``cancelled``, ``running``, ``interrupted``; another value
+    written by another program; ``unreadable`` with a :attr:`problem`."""
     started_at: float | None = None
     """Seconds since the epoch."""
     seconds: float | None = None
     cost_usd: float | None = None
     tokens: int = 0
     errors: int = 0
-    """How many agents failed."""
+    """Number of failed agents."""
     agents: tuple[Measure, ...] = ()
     problem: str | None = None
-    """Why nothing is known of it."""
+    """The reason why it cannot be read."""
 
     def payload(self) -> dict[str, Any]:
-        """As JSON: ``id``, ``timestamp``, ``status``, ``started_at`` (ISO 8601, UTC, or null), ``duration_seconds`` and
-        ``cost_usd`` (null if unknown), ``tokens``, ``agents`` and ``errors`` (how many), ``path``, and ``problem`` of
-        one that is unreadable.
+        """Return the entry as JSON: ``id``, ``timestamp``, ``status``, ``started_at`` (ISO 8601, UTC, or null),
+        ``duration_seconds`` and ``cost_usd`` (null if unknown), ``tokens``, the numbers of ``agents`` and ``errors``,
+        ``path``, and for an unreadable one ``problem``.
         """
         made: dict[str, Any] = {
             "id": self.id,
@@ -434,7 +434,7 @@ class ArtifactEntry:
 
 
 def entry(ensemble: str, timestamp: str, path: Path, run: StoredRun) -> ArtifactEntry:
-    """*run*, whose directory *path* is, in short."""
+    """Return the summary of *run*, which is in the directory *path*."""
     agents = tuple(
         Measure(
             name=printable(name),
@@ -462,12 +462,12 @@ def entry(ensemble: str, timestamp: str, path: Path, run: StoredRun) -> Artifact
 
 
 def moment(seconds: float | None) -> str | None:
-    """*seconds* since the epoch as ISO 8601 in UTC."""
+    """Return *seconds* since the epoch as ISO 8601 in UTC."""
     if seconds is None:
         return None
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def rounded(seconds: float | None) -> float | None:
-    """*seconds* with as many digits as clocks are good for."""
+    """Return *seconds* rounded to milliseconds."""
     return None if seconds is None else round(seconds, 3)

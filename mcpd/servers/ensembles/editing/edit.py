@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """Change the text of an ensemble.
 
-The text is not written anew: what changes is cut out and inserted at the places that the YAML parser reports, so that
-comments, quotes, indentation and long lines of all else stay byte for byte. The result is read again and compared with
-what was meant, in a time that no file can make long.
+The text is not rewritten: changes are cut out and inserted at the positions that the YAML parser reports, so that
+comments, quotes, indentation and long lines of the rest are kept byte for byte. The result is parsed and compared with
+the intended one. The time is bounded for every file.
 """
 
 from __future__ import annotations
@@ -43,16 +43,16 @@ if TYPE_CHECKING:
 
 _LINE: Final = re.compile(r"[^\n]*\n|[^\n]+")
 _MOST: Final = 8 * 1024 * 1024
-"""Characters; two files of ensembles make less."""
+"""Maximum length of a diff in characters; two files of ensembles yield less."""
 
 
 def difference(old: str, new: str, file: str) -> str:
-    """What is between two texts of *file*, as ``diff -u`` shows it; empty if nothing is."""
+    """Return the difference between two texts of *file* in the format of ``diff -u``; empty if they are equal."""
     return unified(old, new, _changes(old, new), file.lstrip("/"), most=_MOST).text
 
 
 def _changes(old: str, new: str) -> Iterator[Change]:
-    """What lies between the lines that are in both texts exactly once, as far as these are in the same order.
+    """Yield the changes between the lines that occur exactly once in both texts, as far as they are in the same order.
 
     This is patience diff; :mod:`difflib` alone takes minutes for texts that repeat many lines.
     """
@@ -67,11 +67,11 @@ def _changes(old: str, new: str) -> Iterator[Change]:
 
 
 def _anchors(lines: Sequence[str], new_lines: Sequence[str]) -> list[tuple[int, int]]:
-    """The numbers of such lines in both: a longest sequence that rises in both."""
+    """Return the numbers of such lines in both: a longest sequence that increases in both."""
     often, new_often = Counter(lines), Counter(new_lines)
     place = {line: number for number, line in enumerate(new_lines)}
     lasts: list[int] = []
-    """The smallest number that a rising sequence of each length can end with."""
+    """The smallest number with which an increasing sequence of each length can end."""
     ends: list[tuple[int, int]] = []
     before: dict[tuple[int, int], tuple[int, int] | None] = {}
     for number, line in enumerate(lines):
@@ -106,11 +106,11 @@ _UNCLEAR = (
 
 
 def edited(text: str, changes: Changes, file: str) -> str:
-    """*text*, the ensemble of *file*, with *changes*; without any it is the same byte for byte.
+    """Return *text*, the ensemble in *file*, with *changes*; without any it is unchanged byte for byte.
 
-    Raises :class:`~mcpd.errors.NotFound` for agents that it has not, :class:`~mcpd.errors.InvalidArgument` if the
-    changes contradict each other or what comes of them is no ensemble (``data["problems"]`` has all that is wrong, each
-    with ``agent`` and ``message``), :class:`~mcpd.errors.InvalidConfig` if *text* is none.
+    Raises :class:`~mcpd.errors.NotFound` for unknown agents, :class:`~mcpd.errors.InvalidArgument` if the changes
+    contradict each other or would make the ensemble invalid (``data["problems"]`` lists all faults, with ``agent`` and
+    ``message``), :class:`~mcpd.errors.InvalidConfig` if *text* is not a valid ensemble.
     """
     loaded = load(text, file)
     if changes.is_empty:
@@ -123,7 +123,7 @@ def edited(text: str, changes: Changes, file: str) -> str:
     except UnclearLayoutError:
         raise InvalidArgument(f"{file}: {_UNCLEAR}") from None
     meant = plan.applied(loaded.document)
-    # The end of the last line stays if it belongs to a text that was added.
+    # Keep the newline at the end if it belongs to a text that was added.
     if not ended and reads_as(bare := new.removesuffix("\n").removesuffix("\r"), meant):
         new = bare
     changed = _loaded(new, file)
@@ -134,7 +134,7 @@ def edited(text: str, changes: Changes, file: str) -> str:
 
 
 def _loaded(new: str, file: str) -> Loaded:
-    """The ensemble that *new* is. Raises :class:`~mcpd.errors.InvalidArgument` if it is none."""
+    """Return the ensemble *new*. Raises :class:`~mcpd.errors.InvalidArgument` if it is invalid."""
     try:
         return load(new, file)
     except InvalidConfig as error:
@@ -157,7 +157,7 @@ def _splices(layout: Layout, plan: Plan, document: dict[str, Any]) -> Iterator[S
 
 
 def _style(layout: Layout, agents: Node) -> Style:
-    """How the file is indented: as its list of agents, and as the first list or mapping in one of these."""
+    """Return the indentation of the file: of its list of agents, and of the first list or mapping in one of these."""
     style = Style(offset=0) if is_flow(agents) else Style(offset=layout.column(layout.dash(agents.value[0])))
     for agent in agents.value:
         for key, value in agent.value if isinstance(agent, MappingNode) else ():
@@ -173,14 +173,14 @@ def _style(layout: Layout, agents: Node) -> Style:
 
 @dataclass(frozen=True, slots=True)
 class _Agent:
-    """The mapping of an agent."""
+    """The mapping node of an agent."""
 
     layout: Layout
     style: Style
     node: Node
 
     def profile(self, name: str) -> Iterator[Splice]:
-        """Make *name* its model profile."""
+        """Yield the splices that make *name* its model profile."""
         pairs = self.layout.pairs(self.node)
         if "model_profile" in pairs:
             _, value = pairs["model_profile"]
@@ -191,7 +191,7 @@ class _Agent:
         yield self._without("provider")
 
     def dependencies(self, old: Any, new: Any) -> Iterator[Splice]:
-        """Make *new* what it depends on, None for nothing; *old* is what the file says."""
+        """Yield the splices that make *new* its dependencies, None for none; *old* is the value in the file."""
         pairs = self.layout.pairs(self.node)
         if "depends_on" not in pairs:
             yield self._behind("name", self._pair("depends_on", new))
@@ -215,14 +215,14 @@ class _Agent:
         return f"{key}: {self.style.flow(value)}"
 
     def _quoted(self, value: Node, text: str) -> str:
-        """*text* with the quotes that *value* has, if it has some."""
+        """Return *text* with the same quotes as *value*, if it has some."""
         quote = getattr(value, "style", None)
         if quote in {"'", '"'} and text.isprintable() and not {"'", '"', "\\"} & set(text):
             return f"{quote}{text}{quote}"
         return self.style.flow(text)
 
     def _without(self, name: str) -> Splice:
-        """What takes the key *name* away, which is not the only one."""
+        """Return the splice that removes the key *name*, which must not be the only one."""
         layout = self.layout
         pairs = list(self.node.value)
         index = next(index for index, (key, _) in enumerate(pairs) if key.value == name)
@@ -235,7 +235,7 @@ class _Agent:
         return Splice(layout.pair_ending(*pairs[index - 1]), layout.pair_ending(key, value))
 
     def _behind(self, name: str, pair: str) -> Splice:
-        """What puts *pair* behind the key *name*."""
+        """Return the splice that inserts *pair* after the key *name*."""
         layout = self.layout
         key, value = layout.pairs(self.node)[name]
         end = layout.pair_ending(key, value)

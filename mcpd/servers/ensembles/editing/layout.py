@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The places of the parts of a YAML text, and YAML for new ones, so that all others stay byte for byte."""
+"""Positions of the parts of a YAML text, and YAML for new parts, so that the rest is kept byte for byte."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ if TYPE_CHECKING:
     from ruamel.yaml.nodes import Node
 
 _KEEPS: Final = re.compile(r"[^\n]*?[|>][0-9]*\+")
-"""The head of a block scalar whose last empty lines belong to it."""
+"""Matches the header of a block scalar that keeps its trailing empty lines."""
 _REST: Final = re.compile(r"[ \t]*(#[^\n]*|\r)?")
-"""What may follow on a line without being content."""
+"""Matches the rest of a line without content."""
 
 
 class UnclearLayoutError(Exception):
-    """The text has its parts in a way that this cannot change, such as aliases."""
+    """The text has a layout that cannot be edited, such as aliases."""
 
 
 @dataclass(frozen=True, slots=True)
 class Splice:
-    """*text* instead of what is from *start* up to *end*."""
+    """A replacement: *text* instead of the characters from *start* up to *end*."""
 
     start: int
     end: int
@@ -51,13 +51,13 @@ class Item:
 
     node: Node
     start: int
-    """Of what belongs to it: in a block list the first line of comments above it, else its first character."""
+    """In a block list the first line of comments above it, else its first character."""
     end: int
-    """Behind its last line with comments below it that are indented further than it; or its last character."""
+    """End of its last line, including comments below it that are indented further; else the end of its text."""
 
 
 class Layout:
-    """A text, which has been read before, so that it is no riddle."""
+    """A text that has been parsed successfully before."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -68,7 +68,7 @@ class Layout:
         self._commas = [each.start_mark.index for each in tokens if isinstance(each, FlowEntryToken)]
 
     def pairs(self, mapping: Node) -> dict[str, tuple[Node, Node]]:
-        """The keys and values of *mapping*, by key. Raises :class:`UnclearLayoutError` if some lie elsewhere."""
+        """Return the key and value nodes of *mapping*, by key. Raises :class:`UnclearLayoutError` for aliases."""
         if not isinstance(mapping, MappingNode):
             raise UnclearLayoutError
         at = mapping.start_mark.index
@@ -79,7 +79,7 @@ class Layout:
         return {str(key.value): (key, value) for key, value in mapping.value}
 
     def items(self, sequence: Node) -> list[Item]:
-        """The elements of *sequence*. Raises :class:`UnclearLayoutError` if some lie elsewhere."""
+        """Return the elements of *sequence*. Raises :class:`UnclearLayoutError` for aliases."""
         if not isinstance(sequence, SequenceNode):
             raise UnclearLayoutError
         nodes: list[Node] = list(sequence.value)
@@ -100,19 +100,19 @@ class Layout:
         return found
 
     def dash(self, node: Node) -> int:
-        """Where the dash of *node*, an element of a block list, is. Raises :class:`UnclearLayoutError`."""
+        """Return the position of the dash of *node*, an element of a block list. Raises :class:`UnclearLayoutError`."""
         at = bisect_left(self._dashes, node.start_mark.index)
         if not at or self.text[self.line_start(self._dashes[at - 1]) : self._dashes[at - 1]].strip(" "):
             raise UnclearLayoutError
         return self._dashes[at - 1]
 
     def comma(self, at: int, before: int) -> int | None:
-        """Where the first comma behind *at* is, if it comes before *before*."""
+        """Return the position of the first comma from *at* on, or None if there is none before *before*."""
         number = bisect_left(self._commas, at)
         return self._commas[number] if number < len(self._commas) and self._commas[number] < before else None
 
     def ending(self, node: Node) -> int:
-        """Where the last character of *node* is past, without the comments and lines that the parser counts in."""
+        """Return the end of *node*, without the comments and empty lines that the parser includes."""
         if isinstance(node, ScalarNode):
             return self._scalar_ending(node)
         if is_flow(node) or not node.value:
@@ -122,7 +122,7 @@ class Layout:
         return max(self.dash(node.value[-1]) + 1, self.ending(node.value[-1]))
 
     def pair_ending(self, key: Node, value: Node) -> int:
-        """Where *value* ends; an empty one with the colon behind its *key*."""
+        """Return the end of *value*; for an empty one that of the colon after its *key*."""
         if value.start_mark.index == value.end_mark.index:
             colon = self.text.find(":", key.end_mark.index)
             if colon < 0:
@@ -144,29 +144,29 @@ class Layout:
         return end
 
     def line_start(self, at: int) -> int:
-        """Where the line that *at* is on begins."""
+        """Return the start of the line that contains *at*."""
         return self.text.rfind("\n", 0, at) + 1
 
     def line_end(self, at: int) -> int:
-        """Where the line after the one that *at* is on begins."""
+        """Return the start of the line after the one that contains *at*."""
         found = self.text.find("\n", at)
         return len(self.text) if found < 0 else found + 1
 
     def column(self, at: int) -> int:
-        """How far *at* is from the beginning of its line."""
+        """Return the distance of *at* from the start of its line."""
         return at - self.line_start(at)
 
     def begins_line(self, at: int) -> bool:
-        """Return True if nothing but blanks is before *at* on its line."""
+        """Return True if only blanks precede *at* on its line."""
         return not self.text[self.line_start(at) : at].strip(" \t")
 
     def ends_line(self, at: int) -> bool:
-        """Return True if nothing but blanks and a comment is behind *at* on its line."""
+        """Return True if only blanks and a comment follow *at* on its line."""
         found = _REST.match(self.text, at)
         return found is not None and self.text[found.end() : found.end() + 1] in {"", "\n"}
 
     def _comments_above(self, start: int, limit: int, column: int) -> int:
-        """The first of the lines of comments right above *start* that begin at *column*."""
+        """Return the start of the comment lines directly above *start* that begin at *column*."""
         while start > limit:
             above = self.line_start(start - 1)
             if above < limit or not self.text[above:start].startswith(" " * column + "#"):
@@ -175,7 +175,7 @@ class Layout:
         return start
 
     def _comments_below(self, end: int, column: int) -> int:
-        """The end of the lines of comments below *end* that begin behind *column*."""
+        """Return the end of the comment lines below *end* that begin after *column*."""
         at = end
         while at < len(self.text):
             following = self.line_end(at)
@@ -194,7 +194,7 @@ def is_flow(node: Node) -> bool:
 
 
 def spliced(text: str, splices: list[Splice]) -> str:
-    """*text* with *splices*, of which only those that take something away may overlap."""
+    """Return *text* with *splices* applied; only those that just remove text may overlap."""
     parts: list[str] = []
     at = 0
     for splice in sorted(splices, key=lambda splice: (splice.start, splice.end)):
@@ -207,18 +207,18 @@ def spliced(text: str, splices: list[Splice]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Style:
-    """How a file is indented."""
+    """The indentation of a file."""
 
     mapping: int = 2
     offset: int = 2
-    """Of the dash of a list from the key that has it."""
+    """Indentation of the dashes of a list, relative to its key."""
     block_lists: bool = False
-    """True if lists of names have a line for each."""
+    """True if lists of names have a line for each name."""
 
     def block(self, value: Any, column: int) -> str:
-        """*value*, with all lines but the first indented to *column*.
+        """Return *value* as YAML, with all lines but the first indented to *column*.
 
-        Raises :class:`~mcpd.errors.InvalidArgument` for what YAML has no like of.
+        Raises :class:`~mcpd.errors.InvalidArgument` if YAML cannot represent it.
         """
         for write in (_literal, _plain, _quoted):
             text = self._dumped(self._styled(value, write))
@@ -228,9 +228,9 @@ class Style:
         raise _unwritable()
 
     def flow(self, value: Any) -> str:
-        """*value* on one line. Raises :class:`~mcpd.errors.InvalidArgument` for what YAML has no like of."""
+        """Return *value* as YAML on one line. Raises :class:`~mcpd.errors.InvalidArgument` if that is impossible."""
         for write in (_plain, _quoted):
-            # A scalar alone is written otherwise than one in a list.
+            # A scalar on its own is written differently than one in a list.
             text = self._dumped(_flow([value], write)).removesuffix("\n").removeprefix("[").removesuffix("]")
             if "\n" not in text and reads_as(f"[{text}]", [value]):
                 return text
@@ -306,7 +306,7 @@ def _unwritable() -> InvalidArgument:
 def list_changed(
     layout: Layout, style: Style, sequence: Node, removed: Collection[int], added: Sequence[Any]
 ) -> Iterator[Splice]:
-    """*sequence* without the elements numbered *removed*, and with the values *added* behind the others."""
+    """Yield the splices that remove the elements numbered *removed* from *sequence* and append the values *added*."""
     if not removed and not added:
         return
     items = layout.items(sequence)
@@ -326,7 +326,7 @@ def _block(
     staying = [index for index in range(len(items)) if index not in removed]
     last = max(staying, default=-1)
     for index in removed:
-        # The empty lines go that part it from the next; of what is at the end, those that part it from the one before.
+        # Also remove the empty lines after the element; at the end of the list, those before it.
         start, end = items[index].start, items[index].end
         if index < last:
             end = items[index + 1].start
@@ -355,7 +355,7 @@ def _lines(
     removed: Collection[int],
     added: Sequence[Any],
 ) -> Iterator[Splice]:
-    """In brackets, and with a line, or several, for each."""
+    """Yield the splices for a list in brackets that has one or more lines for each element."""
     for index in removed:
         yield Splice(layout.line_start(items[index].start), layout.line_end(items[index].end))
     if added:
@@ -369,7 +369,7 @@ def _lines(
 
 
 def _ends_line(layout: Layout, item: Item, sequence: Node) -> bool:
-    """Return True if nothing but a comma and a comment is behind *item* on its line."""
+    """Return True if only a comma and a comment follow *item* on its line."""
     comma = layout.comma(item.end, sequence.end_mark.index)
     if comma is not None and not layout.text[item.end : comma].strip(" \t"):
         return layout.ends_line(comma + 1)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What ``update_ensemble`` may change, and what its changes make of an ensemble as plain data."""
+"""The changes that ``update_ensemble`` can make, and their effect on an ensemble as plain data."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Changes(_Strict):
 
     @property
     def is_empty(self) -> bool:
-        """True if nothing is to change."""
+        """True if there are no changes."""
         return not (self.add_agents or self.remove_agents or self.modify_dependencies or self.update_model_profiles)
 
 
@@ -65,16 +65,16 @@ _DANGLING: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The changes by the places of agents in the file."""
+    """The changes by the index of agents in the file."""
 
     removed: frozenset[int]
     added: tuple[dict[str, Any], ...]
     dependencies: dict[int, Any]
-    """What the key ``depends_on`` is to be; None where it goes."""
+    """The new value of ``depends_on``; None to remove the key."""
     profiles: dict[int, str]
 
     def applied(self, document: dict[str, Any]) -> dict[str, Any]:
-        """*document* as it is afterwards."""
+        """Return *document* with the changes applied."""
         agents = []
         for index, agent in enumerate(document["agents"]):
             if index in self.removed:
@@ -92,10 +92,10 @@ class Plan:
 
 
 def planned(loaded: Loaded, changes: Changes) -> Plan:
-    """*changes* to the ensemble *loaded*.
+    """Return the plan for *changes* to the ensemble *loaded*.
 
-    Raises :class:`~mcpd.errors.NotFound` for agents that it has not, :class:`~mcpd.errors.InvalidArgument` with all
-    that is wrong with *changes*.
+    Raises :class:`~mcpd.errors.NotFound` for unknown agents, :class:`~mcpd.errors.InvalidArgument` with all faults of
+    *changes*.
     """
     agents = loaded.ensemble.agents
     names = [agent.name for agent in agents]
@@ -129,7 +129,7 @@ def planned(loaded: Loaded, changes: Changes) -> Plan:
 
 
 def refuse(faults: Sequence[tuple[str | None, str]]) -> None:
-    """Raise :class:`~mcpd.errors.InvalidArgument` that has all *faults*, of agents, unless there are none."""
+    """Raise :class:`~mcpd.errors.InvalidArgument` with all *faults*, pairs of agent and message, if there are any."""
     if not faults:
         return
     shown = [
@@ -193,7 +193,7 @@ def _duplicates(names: Sequence[str], changes: Changes) -> Iterator[tuple[str, s
 
 
 def _left(loaded: Loaded, changes: Changes) -> Iterator[tuple[str, str]]:
-    """Agents that would depend on what is removed."""
+    """Yield the agents that would depend on removed ones."""
     gone = set(changes.remove_agents) - set(_added(changes))
     modified = {each.agent for each in changes.modify_dependencies}
     for agent in loaded.ensemble.agents:
@@ -211,7 +211,7 @@ def _twice(names: Iterable[str]) -> list[str]:
 
 
 def _dependencies(agent: dict[str, Any], before: Sequence[str], change: Any) -> Any:
-    """The value of the key, each dependency that stays as the file has it."""
+    """Return the new value of ``depends_on``, with each remaining dependency as written in the file."""
     if not change.depends_on:
         return None
     written = agent.get("depends_on")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Putting a changed ensemble in place of what was read: at every moment there is the old file or the new one."""
+"""Replace the file of an ensemble atomically: at any time there is either the old or the new file."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
     from mcpd.servers.ensembles.engine.types import Origin
 
 _MAX_BACKUPS: Final = 100
-"""Of one second."""
+"""Maximum number of backups within one second."""
 _LOCKED: Final = frozenset({errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES})
 
 
 def check_tier(origin: Origin) -> None:
-    """Raise :class:`~mcpd.errors.ReadOnly` for what came with a package."""
+    """Raise :class:`~mcpd.errors.ReadOnly` for an ensemble that was installed by a package."""
     if origin.tier == "shipped":
         raise ReadOnly(
             f"{origin.file} came with a package and stays as it is; copy it to ensembles/ of a project or of your own,"
@@ -37,12 +37,12 @@ def check_tier(origin: Origin) -> None:
 
 
 def write(path: Path, old: str, new: str, *, backup: bool) -> Path | None:
-    """Make *new* what *path* holds, if that still is *old*; mode and owner stay. It blocks.
+    """Replace the content of *path* with *new* if it still is *old*; mode and owner are kept. Blocks.
 
-    With *backup* the old content is kept beside it as ``NAME.bak-YYYYMMDD-HHMMSS``; returns where. Raises
-    :class:`~mcpd.errors.Busy` if somebody else has changed the file, :class:`~mcpd.errors.InvalidArgument` for a
-    symlink or what is no file, :class:`~mcpd.errors.NotFound`, :class:`~mcpd.errors.ReadOnly` and
-    :class:`~mcpd.errors.NoSpace`; then it is as it was.
+    With *backup* the old file is kept beside it as ``NAME.bak-YYYYMMDD-HHMMSS``, whose path is returned. Raises
+    :class:`~mcpd.errors.Busy` if the file was changed meanwhile, :class:`~mcpd.errors.InvalidArgument` if it is not a
+    regular file, :class:`~mcpd.errors.NotFound`, :class:`~mcpd.errors.ReadOnly` and :class:`~mcpd.errors.NoSpace`; the
+    file is unchanged then.
     """
     try:
         with _directory(path) as directory, _locked(path, directory) as file:
@@ -57,7 +57,7 @@ def write(path: Path, old: str, new: str, *, backup: bool) -> Path | None:
 
 @contextmanager
 def _directory(path: Path) -> Iterator[int]:
-    """The directory of *path*, which stays the same whatever is renamed meanwhile."""
+    """Yield a descriptor of the directory of *path*, which stays the same if it is renamed."""
     descriptor = os.open(path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         yield descriptor
@@ -67,7 +67,7 @@ def _directory(path: Path) -> Iterator[int]:
 
 @contextmanager
 def _locked(path: Path, directory: int) -> Iterator[int]:
-    """The regular file *path*, which nobody else changes this way meanwhile."""
+    """Yield a descriptor of the regular file *path*, locked against other calls of this module."""
     try:
         file = os.open(path.name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=directory)
     except OSError as error:
@@ -116,7 +116,7 @@ def _replace(path: Path, directory: int, file: int, new: str) -> None:
     temporary = f".{path.name[:100]}.{secrets.token_hex(6)}{TEMP_MARK}"
     before = os.fstat(file)
     try:
-        # Nobody else may read meanwhile what nobody else could read before.
+        # Until the permissions are set, nobody else may read the content.
         write_new(temporary, new.encode(), 0o600, directory)
         _keep(temporary, directory, file)
         now = os.stat(path.name, dir_fd=directory, follow_symlinks=False)
@@ -126,13 +126,13 @@ def _replace(path: Path, directory: int, file: int, new: str) -> None:
     except FileNotFoundError:
         raise _changed(path) from None
     finally:
-        # It is not there any more if all went well; else what went wrong says more than what this would.
+        # After a success it no longer exists; after an error, that error is more important.
         with suppress(OSError):
             os.unlink(temporary, dir_fd=directory)
 
 
 def _keep(name: str, directory: int, file: int) -> None:
-    """Give *name* the owner, as far as we may, and the mode of *file*."""
+    """Set the owner, as far as permitted, and the mode of *name* to those of *file*."""
     status = os.fstat(file)
     for owner, group in ((-1, status.st_gid), (status.st_uid, -1)):
         with suppress(OSError):
@@ -140,7 +140,7 @@ def _keep(name: str, directory: int, file: int) -> None:
     mode = stat.S_IMODE(status.st_mode) & 0o777
     made = os.stat(name, dir_fd=directory, follow_symlinks=False)
     if made.st_gid != status.st_gid:
-        # For the file our group was among the others.
+        # For the old file, members of our group were among the others.
         mode = mode & ~0o070 | (mode & 0o007) << 3
     os.chmod(name, mode, dir_fd=directory)
 

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The run of an ensemble."""
+"""The execution of ensembles."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What a run may use of models, and how many agents work at the same time."""
+"""Limits of a run: budgets for models, responses and instances, and the number of concurrent agents."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Meter:
-    """Counts what one run, with all that it runs, has used; within its ensemble's budget and those around it."""
+    """Counts the usage of a run, including nested runs, within the budgets of its ensemble and of those around it."""
 
     def __init__(self, ensemble: str, budget: models.Budget | None, outer: Meter | None = None) -> None:
         self.used = Usage()
@@ -25,13 +25,13 @@ class Meter:
         self._ensemble, self._budget, self._outer = ensemble, budget, outer
 
     def add(self, usage: Usage) -> None:
-        """Count *usage*."""
+        """Add *usage*."""
         self.used += usage
         if self._outer is not None:
             self._outer.add(usage)
 
     def keep(self, characters: int) -> None:
-        """Count a response. Raises :class:`~mcpd.errors.LimitExceeded` when a run has more than can be kept of it."""
+        """Add the length of a response. Raises :class:`~mcpd.errors.LimitExceeded` if a run has too many characters."""
         self._kept += characters
         if self._outer is not None:
             self._outer.keep(characters)
@@ -39,7 +39,7 @@ class Meter:
             raise LimitExceeded(f"the responses of the run have more than {MAX_KEPT} characters; have agents say less")
 
     def begin(self, agents: int) -> None:
-        """Count agents that run for another one. Raises :class:`~mcpd.errors.LimitExceeded` for too many."""
+        """Add agents or instances of another agent. Raises :class:`~mcpd.errors.LimitExceeded` for too many."""
         self._begun += agents
         if self._outer is not None:
             self._outer.begin(agents)
@@ -49,12 +49,12 @@ class Meter:
             )
 
     def check(self) -> None:
-        """Raises :class:`~mcpd.errors.LimitExceeded` if nothing is left of a budget."""
+        """Raise :class:`~mcpd.errors.LimitExceeded` if a budget is exhausted."""
         if (spent := self.spent()) is not None:
             raise spent
 
     def spent(self) -> LimitExceeded | None:
-        """What there is to say if nothing is left of a budget."""
+        """Return the error if a budget is exhausted, or None."""
         if self._budget is not None:
             tokens, cost = self._budget.tokens, self._budget.cost_usd
             if tokens is not None and self.used.total_tokens >= tokens:
@@ -73,7 +73,7 @@ class Meter:
 
 
 class Slots:
-    """Lets so many agents work at a time, of a run and of what it runs; those around it have their own say."""
+    """Limits the concurrent agents of a run, including nested runs, in addition to the limits of the runs around it."""
 
     def __init__(self, most: int, outer: Slots | None = None) -> None:
         self.most = most
@@ -82,7 +82,7 @@ class Slots:
 
     @asynccontextmanager
     async def taken(self) -> AsyncIterator[None]:
-        """Hold one. Whoever holds one waits for nobody who needs one: only what runs no ensemble takes any."""
+        """Hold a slot. There is no deadlock, as agents that run ensembles, and wait for others, take none."""
         async with self._free:
             if self._outer is None:
                 yield

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Run ensembles: each agent as soon as the responses it depends on are there.
+"""Run ensembles: each agent as soon as the responses it depends on exist.
 
-An earlier response counts while neither the hash of the agent's definition nor what it depends on has changed. Limits
-of an agent and what its failure means are not part of the hash, as they make no other response; nor are what a script
-imports, what a tool does, and the ensemble that another agent names for a dispatch.
+An earlier response is reused if neither the hash of the agent's definition nor its dependencies have changed. The hash
+does not include limits and failure policies, as they do not influence a response, nor a script's imports, the
+implementation of a tool, and the ensemble that another agent names for a dispatch.
 """
 
 from __future__ import annotations
@@ -45,18 +45,18 @@ if TYPE_CHECKING:
     from mcpd.servers.ensembles.format.models import Agent
 
 MAX_HASHED: Final = 16 * 1024 * 1024
-"""Bytes of a script that are read; a larger one is told by its size and time."""
+"""Maximum size of a script to hash, in bytes; a larger one is identified by its size and time."""
 _AGENT_ASIDE: Final = {"timeout_seconds", "retries", "on_failure"}
 _PROFILE_ASIDE: Final = {"timeout_seconds", "cost_per_token", "cost_per_output_token"}
 
 
 def definitions(found: Found, source: Source) -> dict[str, str]:
-    """By agent of *found*. Reads files."""
+    """Return the hashes of the definitions of the agents of *found*. Reads files."""
     return _Definitions(source).of(found, 0)
 
 
 class _Definitions:
-    """Looks at each file once, however often it is named."""
+    """Hashes definitions; reads each file once, however often it is named."""
 
     def __init__(self, source: Source) -> None:
         self._source = source
@@ -64,7 +64,7 @@ class _Definitions:
         self._scripts: dict[tuple[Path, str], Any] = {}
 
     def of(self, found: Found, depth: int) -> dict[str, str]:
-        """Those of *found*, which is *depth* ensembles deep."""
+        """Return the hashes for *found*, which is nested *depth* levels deep."""
         key = (found.origin.file, found.ensemble.name, depth)
         if key not in self._made:
             self._made[key] = self._of(found, depth)
@@ -82,7 +82,7 @@ class _Definitions:
         return made
 
     def _beyond(self, agent: Agent, found: Found, depth: int) -> Any:
-        """What *agent* names elsewhere."""
+        """Return the definitions to which *agent* refers."""
         try:
             if isinstance(agent, ScriptAgent):
                 return self._script(agent.script, found.origin)
@@ -95,7 +95,7 @@ class _Definitions:
                 other = self._source.find(name, found.origin)
                 return [other.ensemble.default_task, _digest(self.of(other, depth + 1))]
         except McpdError:
-            # Its run says what is wrong.
+            # Running the agent reports the error.
             return None
         return None
 
@@ -112,7 +112,7 @@ def _digest(value: Any) -> str:
 
 
 def _content(path: Path) -> Any:
-    """What tells the file at *path* from others; None if it cannot be read."""
+    """Return a value that identifies the content of the file at *path*; None if it cannot be read."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
         with os.fdopen(descriptor, "rb") as file:
@@ -128,7 +128,7 @@ def _content(path: Path) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Engine:
-    """What all runs share."""
+    """The services that all runs share."""
 
     source: Source
     models: Models
@@ -144,10 +144,10 @@ class Engine:
         journal: Journal,
         earlier: Mapping[str, AgentResult] | None = None,
     ) -> RunResult:
-        """Run *found* with the input *text*; its ``default_task`` is the input if that is empty.
+        """Run *found* with the input *text*, or its ``default_task`` if that is empty.
 
-        Agents for which *earlier* has a response to the same definition do not run again. What fails is in the result.
-        ``journal.ended`` is called once, also when the run is cancelled.
+        Agents for which *earlier* has a response to the same definition are not run again. Failures are in the result.
+        ``journal.ended`` is called once, even if the run is cancelled.
 
         Raises :class:`~mcpd.errors.InvalidConfig` for an ensemble that cannot be run at all.
         """

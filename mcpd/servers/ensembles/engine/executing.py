@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Execute an agent, by its kind, and retry what failed temporarily."""
+"""Execute an agent, by its kind, and retry temporary failures."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from mcpd.servers.ensembles.format.models import Agent, Ensemble
 
 MOST: Final = 120.0
-"""Seconds that a provider may ask to be left alone for; beyond that the agent fails instead of waiting."""
+"""Maximum delay in seconds that a provider may request; if it is longer, the agent fails instead of waiting."""
 _BACKOFF: Final = wait_random_exponential(multiplier=0.5, max=30)
 _RETRY_AFTER: Final = "retry_after"
 T = TypeVar("T")
@@ -58,9 +58,9 @@ class Attempts:
         )
 
     async def of(self, call: Callable[[], Awaitable[T]], seconds: float, whom: str) -> T:
-        """What *call* gives, which has *seconds* each time. Raises what its last attempt did.
+        """Return the result of *call*, which may take *seconds* each time. Raises the error of the last attempt.
 
-        *whom* is who has not answered, for messages.
+        *whom* names the callee in messages.
         """
 
         async def attempt() -> T:
@@ -80,12 +80,12 @@ def _is_transient(error: BaseException) -> bool:
     if not isinstance(error, (LimitExceeded, ServiceUnavailable, TimedOut)):
         return False
     after = _retry_after(error)
-    # A limit that says nothing of waiting is one that waiting does not help.
+    # A limit without a delay is one that waiting does not lift.
     return after <= MOST if after is not None else not isinstance(error, LimitExceeded)
 
 
 def _retry_after(error: McpdError) -> float | None:
-    """Seconds; None for a limit that waiting does not help."""
+    """Return the delay in seconds, or None for a limit that waiting does not lift."""
     data = error.data or {}
     if _RETRY_AFTER not in data:
         return None
@@ -100,9 +100,9 @@ def _wait(state: RetryCallState) -> float:
 
 
 SECONDS: Final = {"model": 120.0, "script": 60.0, "ensemble": 300.0, "loop": 300.0, "dispatch": 300.0, "mcp": 300.0}
-"""What an agent has for an attempt, where nothing is said."""
+"""Default time limits of an attempt by kind of agent, in seconds."""
 MODEL_RETRIES: Final = 2
-"""Of models, where nothing is said: their providers are busy now and then."""
+"""Default number of retries for models, whose providers are sometimes overloaded."""
 INTERNAL: Final = "an internal error, which the log has"
 _FENCED: Final = re.compile(r"\s*```[a-zA-Z]*\n(.*)\n```\s*", re.DOTALL)
 
@@ -110,13 +110,13 @@ log: Final = logging.getLogger("llm-orc")
 
 
 def faulted(agent: str, fault: McpdError) -> Fault:
-    """*fault* as *agent*'s."""
+    """Return *fault* as that of *agent*."""
     return Fault(fault.word, fault.message, agent, fault.data or {})
 
 
 @dataclass(frozen=True, slots=True)
 class Executor:
-    """Executes one agent of a run of *found*; *values* are what references name."""
+    """Executes one agent of a run of *found*; *values* returns the values for references."""
 
     whole: Whole
     found: Found
@@ -124,7 +124,7 @@ class Executor:
     stretch: Stretch
 
     async def execute(self, agent: Agent, given: Given, result: AgentResult) -> None:
-        """Have *agent* respond to *given*, into *result*. Raises McpdError."""
+        """Run *agent* with *given* and store its response in *result*. Raises McpdError."""
         given = replace(given, selected=selected(agent, given.dependencies))
         if agent.fan_out:
             await self._fan_out(agent, given, result)
@@ -167,7 +167,7 @@ class Executor:
         result.response = response
 
     async def _instance(self, agent: Agent, given: Given, one: AgentResult, stretch: Stretch) -> None:
-        """One instance, whose failure is its own."""
+        """Run one instance; its failure does not affect others."""
         try:
             await self._respond(agent, given, one, stretch)
         except McpdError as fault:
@@ -176,7 +176,7 @@ class Executor:
             one.status = "cancelled"
             raise
         except Exception:
-            # Our own fault costs no more than this instance.
+            # An internal error affects only this instance.
             log.exception("%s of ensemble %s", one.name, self.found.ensemble.name)
             one.status, one.fault = "failed", Fault("Failed", INTERNAL, one.name)
         finally:
@@ -210,7 +210,7 @@ class Executor:
         return await self._asked(agent, agent.fallback_model_profile, text, result)
 
     async def _asked(self, agent: ModelAgent, name: str | None, text: str, result: AgentResult) -> str:
-        """The answer of the model of the profile *name*, or of the one that *agent* names itself."""
+        """Return the answer of the model of the profile *name*, or of the model that *agent* itself names."""
         profile, trusted = self._profile(agent, name)
         result.model, result.provider, result.profile = profile.model, profile.provider, name
         as_json = agent.output_format == "json"
@@ -231,7 +231,7 @@ class Executor:
         return await self._attempted(result, retries, ask, seconds, whom)
 
     def _profile(self, agent: ModelAgent, name: str | None) -> tuple[Profile, bool]:
-        """The profile with what *agent* says itself over it, and whether its address is the user's own word."""
+        """Return the profile with the settings of *agent*, and whether its address was configured by the user."""
         source, origin = self.whole.source, self.found.origin
         if name is None:
             profile, trusted = Profile(model=agent.model or "", provider=agent.provider or "mock"), False
@@ -281,7 +281,7 @@ class Executor:
     async def _attempted(
         self, result: AgentResult, retries: int | None, call: Callable[[], Any], seconds: float, whom: str
     ) -> str:
-        """What *call* gives, in one of the slots; only this waits for others."""
+        """Return the result of *call*, which takes one of the slots; only this waits for others."""
         attempts = Attempts(retries or 0)
         before = result.attempts if result.fallback else 0
         try:
@@ -322,7 +322,7 @@ class Executor:
         return found.strip()
 
     def _named(self, given: Given) -> Mapping[str, object]:
-        """What references name: the run's input, the responses so far, and the element that an instance is for."""
+        """Return the values for references: the run's input, the responses so far, and the element of an instance."""
         return self.values() if given.chunk is None else {**self.values(), "item": given.chunk.value}
 
     async def _looped(self, agent: LoopAgent, text: str, result: AgentResult, stretch: Stretch) -> str:
@@ -339,8 +339,8 @@ class Executor:
         return said
 
     async def _ran(self, name: str, text: str, result: AgentResult, stretch: Stretch, parts: int) -> str:
-        """The deliverable of the ensemble *name*, which is one of *parts* of this agent's stretch."""
-        from mcpd.servers.ensembles.engine.run import Run  # each runs the other
+        """Return the deliverable of the ensemble *name*; its progress is one of *parts* of this agent's."""
+        from mcpd.servers.ensembles.engine.run import Run  # circular import
 
         found = self._other(name)
         ensemble, whole = found.ensemble, self.whole
@@ -368,7 +368,7 @@ class Executor:
         return _delivered(ensemble, child)
 
     def _other(self, name: str) -> Found:
-        """The ensemble *name*: for the whole run the same, whatever becomes of its file meanwhile."""
+        """Return the ensemble *name*: the same in the whole run, even if its file changes meanwhile."""
         known, key = self.whole.others, (self.found.origin, name)
         if key not in known:
             found = self.whole.source.find(name, self.found.origin)
@@ -378,7 +378,7 @@ class Executor:
 
 
 def _delivered(ensemble: Ensemble, child: RunResult) -> str:
-    """What *child*, a run of *ensemble*, has to show. Raises McpdError if that is nothing, or too much."""
+    """Return the deliverable of *child*, a run of *ensemble*. Raises McpdError if there is none, or it is too long."""
     name = ensemble.name
     ends = (child.results[each].response for each in terminals(ensemble.agents))
     if (size := sum(len(each) for each in ends if each is not None)) > MAX_RESPONSE:
@@ -403,7 +403,7 @@ def _usage(profile: Profile, given: int, answered: int) -> Usage:
 
 
 def _json_of(text: str) -> str:
-    """*text*, which has to be JSON; what models put around it is taken away. Raises McpdError."""
+    """Return *text*, which has to be JSON, without a code fence around it. Raises McpdError."""
     fenced = _FENCED.fullmatch(text)
     bare = fenced.group(1) if fenced else text.strip()
     try:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What an agent is given, made of the run's input and of what it depends on."""
+"""The input of an agent, made of the run's input and of its dependencies' responses."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
     from mcpd.servers.ensembles.format.models import AgentBase
 
 MAX_INSTANCES: Final = 10_000
-"""Of an agent that fans out."""
+"""Maximum number of instances of an agent that fans out."""
 MAX_GATHERED: Final = 8 * MAX_RESPONSE
-"""Characters of the responses of all instances."""
+"""Maximum length of the responses of all instances, in characters."""
 
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """The element that an instance is for."""
+    """The element for one instance."""
 
     value: Any
     index: int
@@ -33,28 +33,28 @@ class Chunk:
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """What an agent, or an instance of it, is given."""
+    """The input of an agent, or of an instance of it."""
 
     base: str
-    """The run's input."""
+    """The input of the run."""
     dependencies: Mapping[str, AgentResult]
-    """In the order of ``depends_on``."""
+    """Results in the order of ``depends_on``."""
     selected: str | None = None
     """The member that ``input_key`` names."""
     chunk: Chunk | None = None
     _said: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
-    """What :attr:`said` has found, for all instances of an agent."""
+    """Cache of :attr:`said` for all instances of an agent."""
 
     @property
     def said(self) -> Mapping[str, Any]:
-        """What the dependencies said, each read once."""
+        """The responses of the dependencies, each parsed once."""
         if not self._said:
             self._said.update({name: said(result) for name, result in self.dependencies.items()})
         return self._said
 
     @property
     def text(self) -> str:
-        """For all but models: the run's input, the one response that there is, or an object of several."""
+        """Return the input for all agents but models: the run's input, the only response, or an object of several."""
         if self.chunk is not None:
             return as_json(
                 {
@@ -74,7 +74,7 @@ class Given:
         return as_json(self.said)
 
     def for_model(self, scope: str) -> str:
-        """For models, which read text rather than objects; *scope* is the agent's ``input_scope``."""
+        """Return the input for models, as text rather than objects; *scope* is the agent's ``input_scope``."""
         if self.chunk is not None:
             part = as_text(self.chunk.value)
             if scope == "dependencies":
@@ -89,7 +89,7 @@ class Given:
         return "\n\n".join([*begin, *parts])
 
     def context(self, ensemble: str, agent: str) -> dict[str, Any]:
-        """What a script hears besides its input."""
+        """Return the context of a script."""
         found: dict[str, Any] = {
             "ensemble": ensemble,
             "agent": agent,
@@ -101,7 +101,7 @@ class Given:
 
 
 def selected(agent: AgentBase, dependencies: Mapping[str, AgentResult]) -> str | None:
-    """What ``input_key`` of *agent* names. Raises :class:`~mcpd.errors.InvalidArgument` if it is not there."""
+    """Return the input that ``input_key`` of *agent* names. Raises :class:`~mcpd.errors.InvalidArgument` if missing."""
     if agent.input_key is None:
         return None
     first = agent.depends_on[0]
@@ -114,9 +114,9 @@ def selected(agent: AgentBase, dependencies: Mapping[str, AgentResult]) -> str |
 
 
 def chunks(agent: AgentBase, given: Given) -> list[Chunk]:
-    """One for each element of what *agent* fans out over.
+    """Return a chunk for each element of the list that *agent* fans out over.
 
-    Raises :class:`~mcpd.errors.InvalidArgument` for what is no list, :class:`~mcpd.errors.LimitExceeded` for too many.
+    Raises :class:`~mcpd.errors.InvalidArgument` if it is not a list, :class:`~mcpd.errors.LimitExceeded` for too many.
     """
     source = agent.depends_on[0]
     found = parsed(given.selected if given.selected is not None else _response(given.dependencies[source]))
@@ -133,9 +133,9 @@ def chunks(agent: AgentBase, given: Given) -> list[Chunk]:
 
 
 def gathered(instances: Sequence[AgentResult]) -> tuple[str, str]:
-    """The response of an agent that fanned out into *instances*, and ``success``, ``partial`` or ``failed``.
+    """Return the response of an agent that fanned out into *instances*, and ``success``, ``partial`` or ``failed``.
 
-    Raises :class:`~mcpd.errors.LimitExceeded` if that is too much.
+    Raises :class:`~mcpd.errors.LimitExceeded` if the response is too long.
     """
     if sum(len(each.response or "") for each in instances) > MAX_GATHERED:
         raise LimitExceeded(f"the responses of its {len(instances)} instances have more than {MAX_GATHERED} characters")
@@ -154,14 +154,14 @@ def gathered(instances: Sequence[AgentResult]) -> tuple[str, str]:
 
 
 def said(result: AgentResult) -> Any:
-    """The response of *result* as JSON if it is some; of one without, what became of it."""
+    """Return the response of *result*, parsed if it is JSON, or its status and error if it has none."""
     if result.status == "success":
         return parsed(result.response)
     return {"status": result.status, **({"error": result.fault.message} if result.fault else {})}
 
 
 def parsed(text: str | None) -> Any:
-    """*text* as JSON if it is an object, a list, a number or the like; else as it is."""
+    """Return *text* parsed as JSON if it is an object, a list, a number or the like; otherwise *text* itself."""
     if not text or text.lstrip()[:1] not in _BEGINNINGS:
         return text
     try:
@@ -171,12 +171,12 @@ def parsed(text: str | None) -> Any:
 
 
 def as_text(value: Any) -> str:
-    """*value* as a response. Raises what :func:`as_json` does."""
+    """Return *value* as a response. Raises the errors of :func:`as_json`."""
     return _whole(value) if isinstance(value, str) else as_json(value)
 
 
 def as_json(value: Any) -> str:
-    """*value* as JSON. Raises :class:`~mcpd.errors.InvalidArgument` for what is nested too deeply for that."""
+    """Return *value* as JSON. Raises :class:`~mcpd.errors.InvalidArgument` if it is nested too deeply."""
     try:
         return _whole(json.dumps(value, ensure_ascii=False))
     except RecursionError:
@@ -184,12 +184,12 @@ def as_json(value: Any) -> str:
 
 
 def _whole(text: str) -> str:
-    """*text* without half a surrogate pair, which JSON can name, but nothing can carry."""
+    """Return *text* without single surrogates, which JSON can contain, but UTF-8 cannot."""
     return text if text.isascii() else text.encode(errors="replace").decode()
 
 
 def _response(result: AgentResult) -> str | None:
-    """The response of *result*. Raises :class:`~mcpd.errors.InvalidArgument` if it has none."""
+    """Return the response of *result*. Raises :class:`~mcpd.errors.InvalidArgument` if it has none."""
     if result.status != "success":
         raise InvalidArgument(f"{result.name}, whose response is its input, has none: it is {result.status}")
     return result.response

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""How far a run has come, with what it runs counted in parts."""
+"""The progress of a run, including nested runs and instances."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ if TYPE_CHECKING:
 
 
 _PARTS: Final = 0.9
-"""How much of an agent its instances are, or the agents that it runs: its own end is progress, too."""
+"""Share of an agent's progress that its instances, or the agents that it runs, account for; the rest is its own end."""
 
 
 class Course:
-    """The whole of a run."""
+    """The progress of a whole run."""
 
     def __init__(self, observer: Observer, total: int) -> None:
         self.observer = observer
@@ -22,32 +22,32 @@ class Course:
         self._done = 0.0
 
     def advance(self, part: float, result: AgentResult) -> None:
-        """*part* of an agent more is done, with *result*."""
+        """Add *part* of an agent and report it with *result*."""
         self._done = min(float(self._total), self._done + part)
         self.observer.progressed(round(self._done, 6), self._total, result)
 
 
 class Stretch:
-    """The part of a course that one agent is, or one instance of it, or an agent of an ensemble that it runs."""
+    """The progress of one agent, of an instance, or of an agent of a nested run, as a part of the course."""
 
     def __init__(self, course: Course, size: float = 1.0, prefix: str = "", around: Stretch | None = None) -> None:
         self._course, self._size, self._prefix, self._around = course, size, prefix, around
         self._done = 0.0
 
     def within(self, name: str, parts: int) -> Stretch:
-        """One of *parts* equal ones, whose names begin with *name*. What is left is for the end of this one."""
+        """Return one of *parts* equal parts, whose names begin with *name*. The rest is for the end of this one."""
         return Stretch(self._course, self._size * _PARTS / parts, f"{self._prefix}{name}", self)
 
     def started(self, name: str) -> None:
-        """*name* begins."""
+        """Report that *name* has started."""
         self._course.observer.started(self._prefix + name)
 
     def path(self, name: str) -> str:
-        """What observers call *name*."""
+        """Return *name* as observers see it."""
         return self._prefix + name
 
     def finish(self, result: AgentResult) -> None:
-        """What is left of it is done, with *result*, whose name is the whole path."""
+        """Add the rest of this part, and report it with *result*, whose name is the whole path."""
         left = self._size - self._done
         if self._around is not None:
             left = min(left, self._around.room)
@@ -57,17 +57,17 @@ class Stretch:
 
     @property
     def room(self) -> float:
-        """What those within it may still be; what is tried again is no progress a second time."""
+        """The progress that inner parts may still add; retries do not count again."""
         own = self._size * _PARTS - self._done
         return own if self._around is None else min(own, self._around.room)
 
     def count(self, part: float) -> None:
-        """*part* of it is done."""
+        """Add *part* to the progress."""
         self._done += part
         if self._around is not None:
             self._around.count(part)
 
     @property
     def observer(self) -> Observer:
-        """Who hears of it."""
+        """The observer of the course."""
         return self._course.observer

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""One run of one ensemble: what runs when, and what becomes of it when something fails."""
+"""One run of one ensemble: the order of its agents, and the consequences of failures."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ log: Final = logging.getLogger("llm-orc")
 
 @dataclass(frozen=True, slots=True)
 class Whole:
-    """What a run shares with those that it runs."""
+    """The state shared by a run and the runs nested in it."""
 
     source: Source
     models: Models
@@ -48,10 +48,10 @@ class Whole:
     meter: Meter
     slots: Slots
     nests: asyncio.Semaphore
-    """What agents that run ensembles take: those of one run, as the ones within have their own."""
+    """Limits concurrent agents that run ensembles; nested runs have their own, to avoid deadlocks."""
     depth: int = 0
     others: dict[tuple[Origin, str], Found] = field(default_factory=dict)
-    """The ensembles that agents run, by who names them and how."""
+    """The ensembles that agents run, by the origin and the name of the reference."""
 
 
 class Run:
@@ -68,7 +68,7 @@ class Run:
         journal: Journal | None = None,
         earlier: Mapping[str, AgentResult] | None = None,
     ) -> None:
-        """*stretches* and *earlier* are by agent. *define* gives the agents' definitions, and is called in a thread."""
+        """Prepare a run; *stretches* and *earlier* are by agent; *define* returns the definitions, in a thread."""
         self.whole, self.found, self.text = whole, found, text
         self.ensemble = found.ensemble
         self._stretches, self._define = stretches, define
@@ -84,7 +84,7 @@ class Run:
         self._started, self._completed = time.time(), 0.0
 
     async def complete(self) -> RunResult:
-        """Run it to its end. Cancelled, it has ended all that it began before that goes on."""
+        """Run all agents. On cancellation, end everything that was started before raising."""
         seconds = self.ensemble.timeout_seconds
         try:
             if self._define is not None:
@@ -107,7 +107,7 @@ class Run:
         return self._final
 
     async def _end_all(self) -> None:
-        """End what is still running, however often this is cancelled meanwhile."""
+        """End all running tasks, even if this is cancelled repeatedly."""
         self._cancel_all()
         ending = asyncio.gather(*self._tasks, return_exceptions=True)
         cancelled = False
@@ -124,7 +124,7 @@ class Run:
             raise asyncio.CancelledError
 
     def _cancel_all(self) -> None:
-        """Cancel each task but the current one, once: a second time would cut off what it does to end its own."""
+        """Cancel each task but the current one, only once: a second time would interrupt its cleanup."""
         if self._ending:
             return
         self._ending = True
@@ -134,7 +134,7 @@ class Run:
                 task.cancel()
 
     def result(self) -> RunResult:
-        """What has become of it so far."""
+        """Return the result so far."""
         if self._final is not None:
             return self._final
         known = self._results
@@ -156,7 +156,7 @@ class Run:
             return "cancelled"
         statuses = {result.status for result in self._results.values()}
         if self._stop is not None or "success" not in statuses:
-            # An ensemble all of whose agents were skipped for their conditions has done what it says.
+            # An ensemble whose agents were all skipped because of their conditions has completed.
             return "failed" if self._stop is not None or statuses != {"skipped"} else "completed"
         return "completed" if statuses <= {"success", "skipped"} else "completed_with_errors"
 
@@ -173,7 +173,7 @@ class Run:
         try:
             return as_json({name: parsed(response) for name, response in found.items()})
         except McpdError:
-            # Nested too deeply for that, it can still be told as text.
+            # Too deeply nested for JSON, but it can be shown as text.
             return as_json(found)
 
     async def _agent(self, agent: Agent) -> None:
@@ -193,7 +193,7 @@ class Run:
             self._stop_for(result)
 
     def _stop_for(self, result: AgentResult) -> None:
-        """End the run, as *result* is a failure that it does not go on after."""
+        """End the run, as its policy does not let it continue after the failed *result*."""
         if self._stop is None:
             self._stop = result.fault
         self._cancel_all()
@@ -207,12 +207,12 @@ class Run:
         return replace(known, reused=True) if all(map(self._unchanged, agent.depends_on)) else None
 
     def _unchanged(self, name: str) -> bool:
-        """Return True if the agent *name* has the response of the earlier run, or has none as it had none then."""
+        """Return True if the agent *name* has the same response as in the earlier run, or had and has none."""
         now, then = self._results[name], self._earlier.get(name)
         return now.reused if now.status == "success" else then is None or then.status != "success"
 
     def _skipped(self, agent: Agent, dependencies: Mapping[str, AgentResult]) -> AgentResult | None:
-        """What becomes of an agent that does not run."""
+        """Return the result of an agent that is not to be run, or None."""
         if dependencies and all(each.status != "success" for each in dependencies.values()):
             failed = [name for name, each in dependencies.items() if each.status == "failed" or each.fault is not None]
             if not failed:
@@ -228,7 +228,7 @@ class Run:
         return None if holds else self._ended(agent, "skipped", None)
 
     def _values(self) -> dict[str, object]:
-        """What references may name: the input, and the responses so far."""
+        """Return the values for references: the input, and the responses so far."""
         said = {name: each.response for name, each in self._results.items() if each.response is not None}
         return {**said, "input": self.text}
 
@@ -247,7 +247,7 @@ class Run:
             self._results[agent.name] = result
             raise
         except Exception:
-            # Its fault is ours, and no reason to lose what others have found.
+            # An internal error must not discard the results of other agents.
             log.exception("agent %s of ensemble %s", agent.name, self.ensemble.name)
             result.status, result.response, result.fault = "failed", None, Fault("Failed", INTERNAL, agent.name)
         result.completed_at = time.time()

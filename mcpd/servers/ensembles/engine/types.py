@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What goes into a run, what comes out of it, and what the engine needs of others."""
+"""Inputs and results of runs, and the interfaces that the engine uses."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ if TYPE_CHECKING:
     from mcpd.servers.ensembles.format.models import Ensemble, Plexus, Profile
 
 MAX_DEPTH: Final = 5
-"""How deep ensembles may run others."""
+"""Maximum depth of nested ensembles."""
 MAX_RESPONSE: Final = 4 * 1024 * 1024
-"""Characters of an agent's response."""
+"""Maximum length of an agent's response in characters."""
 MAX_KEPT: Final = 256 * 1024 * 1024
-"""Characters of all responses of a run."""
+"""Maximum length of all responses of a run in characters."""
 MAX_BEGUN: Final = 30_000
-"""Instances, and agents of ensembles that agents run, of a run as a whole."""
+"""Maximum number of instances, and of agents in nested runs, of a run as a whole."""
 
 AgentStatus = Literal["success", "failed", "skipped", "cancelled"]
 Tier = Literal["project", "user", "shipped"]
@@ -29,7 +29,7 @@ RunStatus = Literal["completed", "completed_with_errors", "failed", "cancelled"]
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What models took."""
+    """Tokens and cost of models."""
 
     input_tokens: int = 0
     output_tokens: int = 0
@@ -37,7 +37,7 @@ class Usage:
 
     @property
     def total_tokens(self) -> int:
-        """Of input and output."""
+        """Number of input and output tokens."""
         return self.input_tokens + self.output_tokens
 
     def __add__(self, other: Usage) -> Usage:
@@ -50,14 +50,14 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """Why an agent has no response."""
+    """The reason why an agent has no response."""
 
     error: str
-    """The name of the error, such as ``TimedOut``."""
+    """Name of the error, such as ``TimedOut``."""
     message: str
     agent: str
     data: Mapping[str, Any] = field(default_factory=dict)
-    """What else there is to say: ``file``, ``line``, ``output``, ``provider``, ``retry_after`` …"""
+    """Details: ``file``, ``line``, ``output``, ``provider``, ``retry_after`` …"""
 
 
 @dataclass(slots=True)
@@ -65,7 +65,7 @@ class AgentResult:
     """Result of an agent."""
 
     name: str
-    """With ``[i]`` for the instances of one that fans out."""
+    """Name of the agent, with ``[i]`` for instances."""
     kind: str
     status: AgentStatus
     response: str | None = None
@@ -75,27 +75,27 @@ class AgentResult:
     """Seconds since the epoch."""
     completed_at: float = 0.0
     usage: Usage = Usage()
-    """Its own and of all that it ran."""
+    """Usage of the agent and of everything that it ran."""
     model: str | None = None
     provider: str | None = None
     profile: str | None = None
     attempts: int = 1
     fallback: bool = False
-    """True if the response is the fallback profile's."""
+    """True if the response is from the fallback profile."""
     iterations: int | None = None
-    """Of a loop."""
+    """Number of iterations of a loop."""
     instances: list[AgentResult] = field(default_factory=list)
-    """Of one that fans out."""
+    """Instances of an agent that fans out."""
     child: RunResult | None = None
-    """Of the ensemble that it ran; of a loop, the last iteration."""
+    """Result of the ensemble that it ran; for a loop, of the last iteration."""
     definition: str = ""
-    """The hash of what it is and depends on; an earlier result counts for a later run with the same."""
+    """Hash of its definition and dependencies; a later run with the same hash can reuse the result."""
     reused: bool = False
-    """True if the response is an earlier run's."""
+    """True if the response is from an earlier run."""
 
     @property
     def seconds(self) -> float:
-        """How long it took."""
+        """Duration in seconds."""
         return max(0.0, self.completed_at - self.started_at)
 
 
@@ -107,31 +107,31 @@ class RunResult:
     status: RunStatus
     input: str
     results: dict[str, AgentResult]
-    """By agent, in the order of the file."""
+    """Results by agent, in the order of the file."""
     deliverable: str | None
-    """The response of the last agent that nothing depends on; of several, an object of theirs as JSON."""
+    """The response of the last agent, on which nothing depends; of several, a JSON object of their responses."""
     started_at: float
     completed_at: float
     usage: Usage
     fault: Fault | None = None
-    """Why the run as a whole ended early: a budget, its time, the policy."""
+    """The reason why the whole run ended early: a budget, its time limit, the failure policy."""
 
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where an ensemble comes from."""
+    """The origin of an ensemble."""
 
     tier: Tier
     file: Path
     base: Path
-    """The directory that ``scripts/…`` is below: ``.llm-orc`` of the project, or the tier's own."""
+    """The directory that contains ``scripts/…``: ``.llm-orc`` of the project, or that of the tier."""
     project: Path | None
     """The project that it belongs to."""
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """An ensemble, where it comes from, and what goes with it there."""
+    """An ensemble with its origin and the configuration that applies to it."""
 
     ensemble: Ensemble
     origin: Origin
@@ -139,22 +139,22 @@ class Found:
 
 
 class Source(Protocol):
-    """Knows ensembles, profiles and scripts. What it says of the first two is quick, and may be asked in the loop."""
+    """Source of ensembles, profiles and scripts. Lookups of the first two are fast enough for the event loop."""
 
     def find(self, name: str, whose: Origin | None = None) -> Found:
-        """The ensemble *name*, looked for first where *whose* is from, checked by itself.
+        """Return the ensemble *name*, validated on its own, preferably from the tier of *whose*.
 
-        Raises :class:`~mcpd.errors.NotFound` or :class:`~mcpd.errors.InvalidConfig` that names file and line.
+        Raises :class:`~mcpd.errors.NotFound`, or :class:`~mcpd.errors.InvalidConfig` with file and line.
         """
 
     def profile(self, name: str, whose: Origin) -> Profile:
-        """The profile *name* as an ensemble of *whose* means it. Raises :class:`~mcpd.errors.NotFound`."""
+        """Return the profile *name* for an ensemble of *whose*. Raises :class:`~mcpd.errors.NotFound`."""
 
     def profile_of(self, name: str, whose: Origin) -> tuple[Profile, Tier]:
-        """The same, and whose word it is."""
+        """Return the same, with its tier."""
 
     def script(self, origin: Origin, script: str) -> Path:
-        """The file *script* of an ensemble of *origin*. Called in a thread.
+        """Return the file *script* of an ensemble of *origin*. Called in a thread.
 
         Raises :class:`~mcpd.errors.NotFound` and :class:`~mcpd.errors.InvalidConfig`.
         """
@@ -162,21 +162,21 @@ class Source(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """What a model is asked."""
+    """A request to a model."""
 
     text: str
     profile: Profile
-    """With the agent's own settings over it."""
+    """The profile, overridden by the agent's own settings."""
     system: str | None = None
     json: bool = False
-    """True if the answer is to be JSON."""
+    """True if the answer has to be JSON."""
     trusted: bool = False
-    """True if the profile's ``base_url`` is the user's own word; a key goes nowhere else but where keys say."""
+    """True if the user has configured the profile's ``base_url``; keys are still sent only to their own base URLs."""
 
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """What it answered."""
+    """The answer of a model."""
 
     text: str
     input_tokens: int = 0
@@ -185,28 +185,28 @@ class Completion:
 
 
 class Models(Protocol):
-    """Asks models."""
+    """Requests completions from models."""
 
     async def complete(self, prompt: Prompt) -> Completion:
-        """The answer. Only the caller's cancellation limits its time.
+        """Return the answer. Its time is limited only by cancellation.
 
         Raises :class:`~mcpd.errors.LimitExceeded` (rate, ``data["retry_after"]`` in seconds if known),
-        :class:`~mcpd.errors.ServiceUnavailable` (worth another try), :class:`~mcpd.errors.ConfigMissing` (no key),
-        :class:`~mcpd.errors.NotAuthorized`, :class:`~mcpd.errors.InvalidArgument` and McpdError; each has in ``data``
+        :class:`~mcpd.errors.ServiceUnavailable` (a retry may help), :class:`~mcpd.errors.ConfigMissing` (no key),
+        :class:`~mcpd.errors.NotAuthorized`, :class:`~mcpd.errors.InvalidArgument` and McpdError; ``data`` of each has
         ``provider`` and ``model``.
         """
 
 
 @dataclass(frozen=True, slots=True)
 class ScriptCall:
-    """A script agent's call."""
+    """The call of a script."""
 
     agent: str
     script: str
     parameters: Mapping[str, Any]
     input: str
     context: Mapping[str, Any]
-    """``{"ensemble": …, "agent": …, "dependencies": {name: response}}`` and ``fan_out`` of an instance."""
+    """``{"ensemble": …, "agent": …, "dependencies": {name: response}}``, and ``fan_out`` for an instance."""
     origin: Origin
 
 
@@ -214,12 +214,12 @@ class Scripts(Protocol):
     """Runs scripts."""
 
     async def run(self, call: ScriptCall) -> str:
-        """The response: ``data`` of what the script printed, as JSON unless it is a string; all it printed if it has
-        neither ``success`` nor ``data``. Cancelling it ends the script with all that it has started.
+        """Return the response: ``data`` in the output, as JSON unless it is a string; the whole output if that has
+        neither ``success`` nor ``data``. Cancellation ends the script with all its processes.
 
         Raises :class:`~mcpd.errors.NotFound`, :class:`~mcpd.errors.SpawnFailed`, :class:`~mcpd.errors.LimitExceeded`
-        (output), and McpdError for one that failed or printed no JSON; ``data`` has ``script`` and the end of
-        ``output`` and ``stderr``.
+        (output), and McpdError if it failed or printed no JSON; ``data`` has ``script`` and the end of ``output``
+        and ``stderr``.
         """
 
 
@@ -227,46 +227,46 @@ class ToolCaller(Protocol):
     """Calls tools of installed servers."""
 
     async def call(self, server: str, tool: str, arguments: Mapping[str, Any]) -> str:
-        """The response: structured content as JSON, or the texts. Raises McpdError with the server's own words."""
+        """Return the response: structured content as JSON, or the texts. Raises McpdError with the server's message."""
 
 
 class Journal(Protocol):
-    """Keeps what has been reached, so that a run that is cut off can be continued. Its calls return at once."""
+    """Records results, so that an interrupted run can be continued. Its methods return at once."""
 
     def finished(self, result: AgentResult) -> None:
-        """*result* of an agent of the run itself, not of what that ran."""
+        """Record *result* of an agent of the run itself, not of a nested run."""
 
     def ended(self, result: RunResult) -> None:
-        """The run is over, also if it was cancelled; nothing comes after this."""
+        """Record the end of the run, even if it was cancelled; no further calls follow."""
 
 
 class Observer(Protocol):
-    """Hears of a run, in the loop's thread; names are paths like ``review/reader[3]`` for what an agent ran."""
+    """Observes a run, in the loop's thread; names are paths like ``review/reader[3]`` in nested runs."""
 
     def started(self, agent: str) -> None:
-        """The agent begins."""
+        """Note that the agent starts."""
 
     def fallback(self, agent: str, fault: McpdError) -> None:
-        """The agent turns to its fallback profile."""
+        """Note that the agent uses its fallback profile, because of *fault*."""
 
     def progressed(self, done: float, total: float, result: AgentResult) -> None:
-        """*done* of *total* agents of the run itself have ended, which counts instances in parts; *result* is new."""
+        """Note *result*; *done* of *total* agents of the run itself have ended, instances counting as fractions."""
 
 
 class Silent:
-    """Keeps and hears nothing."""
+    """A journal and observer that does nothing."""
 
     def finished(self, result: AgentResult) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def ended(self, result: RunResult) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def started(self, agent: str) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def fallback(self, agent: str, fault: McpdError) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def progressed(self, done: float, total: float, result: AgentResult) -> None:
-        """Nothing."""
+        """Do nothing."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The graph that the agents of an ensemble are: its order, its ends, and what is wrong with it."""
+"""The graph of an ensemble's agents: its order, its last agents, and its faults."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from mcpd.servers.ensembles.format.models import Agent, AgentBase, Ensemble
 
 INPUT: Final = "input"
-"""The name by which references read the run's input, which no agent has therefore."""
+"""Name of the run's input in references; agents cannot have it."""
 ITEM: Final = "item"
-"""The same for the element that an instance of an agent which fans out is for."""
+"""Name of the element of an instance in references; agents cannot have it."""
 _MAX_CYCLES: Final = 20
 _SHOWN: Final = 10
 _RESERVED: Final = {INPUT: "the run's input", ITEM: "the element that an instance is for"}
@@ -32,19 +32,18 @@ _RESERVED: Final = {INPUT: "the run's input", ITEM: "the element that an instanc
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """What is wrong with an agent's place in the graph."""
+    """A fault of an agent in the graph."""
 
     agent: str
     message: str
     path: tuple[str | int, ...]
-    """Where in the document."""
+    """Path in the document."""
 
 
 def levels(agents: Sequence[AgentBase]) -> list[list[str]]:
-    """The names in groups, each of which depends on earlier groups only; within a group in the order of *agents*.
+    """Return the names in groups, each of which depends only on earlier ones, in the order of *agents* within a group.
 
-    Names that no agent has are ignored. Raises :class:`~mcpd.errors.InvalidConfig` if agents depend on each other in a
-    circle.
+    Unknown names are ignored. Raises :class:`~mcpd.errors.InvalidConfig` if dependencies form a circle.
     """
     place = {agent.name: index for index, agent in enumerate(agents)}
     sorter = TopologicalSorter(_dependencies(agents))
@@ -61,13 +60,13 @@ def levels(agents: Sequence[AgentBase]) -> list[list[str]]:
 
 
 def terminals(agents: Sequence[AgentBase]) -> list[str]:
-    """The names of those that nothing depends on, in the order of *agents*."""
+    """Return the names of the agents on which nothing depends, in the order of *agents*."""
     needed = {name for agent in agents for name in agent.depends_on}
     return [agent.name for agent in agents if agent.name not in needed]
 
 
 def ancestors(agents: Iterable[AgentBase], name: str) -> set[str]:
-    """The names of all agents that *name* depends on, directly or through others."""
+    """Return the names of all agents that *name* depends on, directly or indirectly."""
     dependencies = _dependencies(agents)
     found: set[str] = set()
     waiting = [name]
@@ -79,19 +78,19 @@ def ancestors(agents: Iterable[AgentBase], name: str) -> set[str]:
 
 
 def problems(ensemble: Ensemble) -> list[Problem]:
-    """All that is wrong with the graph of *ensemble*, in the order of its agents: names that agents share, dependencies
-    that are missing, twice there or lead to the agent itself, circles, and references and conditions that cannot be
-    read, or read agents that the agent does not depend on.
+    """Return all faults in the graph of *ensemble*, in the order of its agents: duplicate names; dependencies that are
+    missing, duplicate or on the agent itself; circles; and references and conditions that are invalid, or read agents
+    on which the agent does not depend.
     """
     found = [*_names(ensemble.agents), *_edges(ensemble.agents), *_circles(ensemble.agents), *_references(ensemble)]
     return sorted(found, key=lambda problem: problem.path[1])
 
 
 def fault(ensemble: Ensemble, loaded: Loaded | None = None, file: str = "") -> InvalidConfig | None:
-    """The error for *ensemble* if it cannot be run as it is, None if it can.
+    """Return the error for *ensemble* if it cannot be run, else None.
 
-    With *loaded*, what *file* holds, it is like those of :func:`.loading.load`, and names the line. Without, the lines
-    are not known, and *file* may be empty.
+    With *loaded*, the content of *file*, the error is like those of :func:`.loading.load`, with the line. Otherwise
+    lines are unknown, and *file* may be empty.
     """
     found = problems(ensemble)
     if not found:
@@ -113,7 +112,7 @@ def fault(ensemble: Ensemble, loaded: Loaded | None = None, file: str = "") -> I
 
 
 def require_sound(ensemble: Ensemble, loaded: Loaded | None = None, file: str = "") -> None:
-    """Raises :class:`~mcpd.errors.InvalidConfig` for an ensemble that cannot be run as it is, see :func:`fault`."""
+    """Raise :class:`~mcpd.errors.InvalidConfig` for an ensemble that cannot be run, see :func:`fault`."""
     if (error := fault(ensemble, loaded, file)) is not None:
         raise error
 
@@ -153,7 +152,7 @@ def _edges(agents: Sequence[AgentBase]) -> Iterator[Problem]:
                 yield Problem(agent.name, f'depends on "{name}" twice', path)
             elif name not in names:
                 if name not in suggested:
-                    # Comparing with every name is slow, so that a file full of wrong ones gets fewer suggestions.
+                    # Comparing with every name is slow, so a file full of unknown names gets fewer suggestions.
                     suggested[name] = _near(name, names) if len(suggested) < _SHOWN else ""
                 yield Problem(agent.name, f'depends on "{name}", which is not there{suggested[name]}', path)
             seen.add(name)
@@ -165,8 +164,8 @@ def _near(name: str, names: Iterable[str]) -> str:
 
 
 def cycles(dependencies: Mapping[str, Iterable[str]]) -> Iterator[list[str]]:
-    """Circles among *dependencies*, each as ``[a, b, a]`` where b depends on a; those that share a step with an earlier
-    one may be left out, and so are all after the first twenty.
+    """Yield circles in *dependencies*, each as ``[a, b, a]`` where b depends on a; those that share an edge with an
+    earlier one, and all after the first twenty, may be missing.
     """
     left = {name: set(needed) for name, needed in dependencies.items()}
     for _ in range(_MAX_CYCLES):
@@ -182,7 +181,7 @@ def cycles(dependencies: Mapping[str, Iterable[str]]) -> Iterator[list[str]]:
 
 
 def chain(names: Sequence[str]) -> str:
-    """*names*, each leading to the next, for a message."""
+    """Return the path of *names* for a message."""
     if len(names) > _SHOWN:
         names = [*names[: _SHOWN - 2], "…", names[-1]]
     return " → ".join(names)
@@ -203,15 +202,15 @@ def _circles(agents: Sequence[AgentBase]) -> Iterator[Problem]:
 
 @dataclass(frozen=True, slots=True)
 class _Use:
-    """A text of an agent that refers to others."""
+    """A text of an agent that contains references."""
 
     check: Callable[[str], tuple[str, ...]]
     text: str
     path: tuple[str | int, ...]
     outside: bool = False
-    """True if what it reads is not the agents of this ensemble."""
+    """True if it does not refer to agents of this ensemble."""
     before: bool = False
-    """True if it is read before there are instances."""
+    """True if it is evaluated before there are instances."""
 
 
 def _references(ensemble: Ensemble) -> Iterator[Problem]:
@@ -275,7 +274,7 @@ def _shown(path: Iterable[str | int]) -> str:
 
 
 class _Reach:
-    """Who depends on whom, through others, too: one number per agent with a bit for each of the others."""
+    """All direct and indirect dependencies: for each agent a number with a bit for each other agent."""
 
     def __init__(self, agents: Sequence[AgentBase]) -> None:
         self._bits: Mapping[str, int] = {agent.name: 1 << index for index, agent in enumerate(agents)}
@@ -285,7 +284,7 @@ class _Reach:
         try:
             order = list(sorter.static_order())
         except CycleError:
-            # The circle is a problem of its own; who depends on whom has no answer until it is gone.
+            # The circle is reported separately; indirect dependencies are undefined until it is removed.
             return
         for name in order:
             reached = 0

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Ensembles, profiles and ``config.yaml`` from text, with all their faults in people's words and by line."""
+"""Load ensembles, profiles and ``config.yaml`` from text, with readable messages for all faults and their lines."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
 
 MAX_PROBLEMS: Final = 20
-"""How many faults of a file are named."""
+"""Maximum number of faults reported for a file."""
 _SHOWN: Final = 80
 _Model = TypeVar("_Model", bound=BaseModel)
 _Path = tuple[str | int, ...]
@@ -29,7 +29,7 @@ _Path = tuple[str | int, ...]
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """An ensemble, and its file."""
+    """An ensemble, and the content of its file."""
 
     ensemble: models.Ensemble
     positions: Positions
@@ -43,19 +43,19 @@ class _NamedProfile(models.Profile):
 
 
 def load(text: str, file: str) -> Loaded:
-    """The ensemble that *text* is; *file* names it in faults.
+    """Return the ensemble in *text*; *file* names it in messages.
 
     Raises :class:`~mcpd.errors.InvalidConfig`, whose message is about the first fault; ``data`` has its ``file``,
-    ``line`` and ``agent``, and all that were found in ``problems``, each with ``line``, ``agent`` and ``message``.
+    ``line`` and ``agent``, and in ``problems`` all faults, each with ``line``, ``agent`` and ``message``.
     """
     document, positions = _mapping(text, file, "an ensemble")
     return Loaded(_validated(models.Ensemble, document, positions, file), positions, document)
 
 
 def load_profiles(text: str, file: str) -> models.Settings:
-    """The profiles, and the other settings of ensembles, of the ``config.yaml`` that *text* is.
+    """Return the profiles, and the other settings of ensembles, in *text*, a ``config.yaml``.
 
-    Nothing at all is a file without settings. Raises :class:`~mcpd.errors.InvalidConfig` as :func:`load` does.
+    An empty file has no settings. Raises :class:`~mcpd.errors.InvalidConfig` like :func:`load`.
     """
     document, positions = _read(text, file)
     if document is None:
@@ -64,9 +64,9 @@ def load_profiles(text: str, file: str) -> models.Settings:
 
 
 def load_profile(text: str, file: str) -> tuple[str, models.Profile]:
-    """The name and the profile that *text* is, a profile with a ``name``.
+    """Return the name and the profile in *text*, a profile with a ``name``.
 
-    Raises :class:`~mcpd.errors.InvalidConfig` as :func:`load` does.
+    Raises :class:`~mcpd.errors.InvalidConfig` like :func:`load`.
     """
     document, positions = _mapping(text, file, "a profile")
     named = _validated(_NamedProfile, document, positions, file)
@@ -79,7 +79,7 @@ def _mapping(text: str, file: str, what: str) -> tuple[dict[str, Any], Positions
 
 
 def _read(text: str, file: str) -> tuple[Any, Positions]:
-    """What :func:`.reading.read` says, with faults that carry what all faults of this module do."""
+    """Return the result of :func:`.reading.read`; errors have the same ``data`` as all in this module."""
     try:
         return read(text, file)
     except InvalidConfig as error:
@@ -104,17 +104,17 @@ class Fault:
     agent: str | None
     message: str
     where: str = ""
-    """What the message of an error says before it, where that does not name the agent in another way."""
+    """Prefix for the message of an error, unless the message names the agent in another way."""
 
     @classmethod
     def of(cls, index: int, name: str, message: str, line: int) -> Fault:
-        """One of the agent *name*, which is number *index*."""
+        """Return a fault of the agent *name*, which has the number *index*."""
         return cls(line, name, message, f'agents[{index}] "{printable(name)}": ')
 
 
 @dataclass(frozen=True, slots=True)
 class _Document:
-    """What was to be a model, and where it stands."""
+    """A document to be validated as *model*, and its positions."""
 
     model: type[BaseModel]
     content: dict[str, Any]
@@ -138,12 +138,12 @@ def _validated(model: type[_Model], content: dict[str, Any], positions: Position
 
 
 def _follows(fault: ErrorDetails, content: dict[str, Any]) -> bool:
-    """Return True if *fault* is that a list is too short for want of entries without faults."""
+    """Return True if *fault* says that a list is too short only because of other faults in its elements."""
     return fault["type"] == "too_short" and bool(content.get(str(fault["loc"][0])))
 
 
 def invalid(file: str, problems: Sequence[Fault], count: int) -> InvalidConfig:
-    """The error for *file* that has *count* faults, of which *problems* are the first."""
+    """Return the error for *file* with *count* faults, of which *problems* are the first."""
     first = problems[0]
     others = f" (and {count - 1} more)" if count > 1 else ""
     error = InvalidConfig(f"{file}:{first.line}: {first.where}{first.message}{others}")
@@ -157,7 +157,7 @@ def invalid(file: str, problems: Sequence[Fault], count: int) -> InvalidConfig:
 
 
 def _inside(content: Any, location: Iterable[str | int]) -> _Path:
-    """The parts of *location* that are keys and numbers of *content*; pydantic adds names of types to them."""
+    """Return the parts of *location* that are keys and indexes of *content*; pydantic adds names of types."""
     path: list[str | int] = []
     value = content
     for part in location:
@@ -171,7 +171,7 @@ def _inside(content: Any, location: Iterable[str | int]) -> _Path:
 
 
 def _agent_at(content: dict[str, Any], path: _Path) -> dict[str, Any] | None:
-    """The agent that *path* goes into."""
+    """Return the agent that contains *path*, or None."""
     match path:
         case ("agents", int(number), *_) if isinstance(content["agents"][number], dict):
             return dict(content["agents"][number])
@@ -294,7 +294,7 @@ _WHAT: Final[Mapping[type[BaseModel], str]] = {
 
 
 def _model_at(document: _Document, path: _Path) -> type[BaseModel]:
-    """The model of the mapping at *path*."""
+    """Return the model of the mapping at *path*."""
     found = document.model
     value: Any = document.content
     for part in path:
@@ -307,7 +307,7 @@ def _model_at(document: _Document, path: _Path) -> type[BaseModel]:
 
 
 def _within(annotation: Any) -> type[BaseModel] | None:
-    """The first model that *annotation* is made of."""
+    """Return the first model in *annotation*, or None."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
     return next((found for part in get_args(annotation) if (found := _within(part))), None)

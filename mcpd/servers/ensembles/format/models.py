@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What may stand in an ensemble, a profile and a project's ``config.yaml``; unknown keys are refused in the first two.
+"""Models of ensembles, profiles and a project's ``config.yaml``; unknown keys are refused in the first two.
 
-The format is llm-orc's, with ``mcp``, ``retries``, ``budget``, ``on_failure`` and ``max_concurrent`` added.
+The format is that of llm-orc, extended by ``mcp``, ``retries``, ``budget``, ``on_failure`` and ``max_concurrent``.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ PROVIDERS: Final = {
     "mcp-sampling": "mcp-sampling",
     "mock": "mock",
 }
-"""The names of providers, and the API that each speaks."""
+"""Names of providers, and the API of each."""
 
 EnsembleName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$")]
 AgentName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_-]{0,127}$")]
@@ -36,12 +36,12 @@ Provider = Literal[
 
 
 def _listed(value: Any) -> Any:
-    """*value*, of which there may be several."""
+    """Return *value* as a list if it is a single one."""
     return [value] if isinstance(value, (str, dict)) else value
 
 
 def _dependency(value: Any) -> Any:
-    """The name, on its own or as ``{agent_name: …}``."""
+    """Return the name of a dependency, given alone or as ``{agent_name: …}``."""
     if not isinstance(value, dict) or "agent_name" not in value:
         return value
     if len(value) > 1:
@@ -50,29 +50,29 @@ def _dependency(value: Any) -> Any:
 
 
 class Part(BaseModel):
-    """A mapping of the format, which has no other keys."""
+    """A mapping of the format; unknown keys are refused."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=False, protected_namespaces=())
 
 
 class AgentBase(Part):
-    """What every agent may have."""
+    """The fields of every agent."""
 
     name: AgentName
     depends_on: Annotated[tuple[Annotated[AgentName, BeforeValidator(_dependency)], ...], BeforeValidator(_listed)] = ()
     fan_out: bool = False
-    """Run once for each element of what it depends on, which has to be a list; needs ``depends_on``."""
+    """True to run an instance for each element of the list in the dependency's response; requires ``depends_on``."""
     input_key: str | None = None
-    """The member of the first dependency's response that is the input."""
+    """Member of the first dependency's response that is used as the input."""
     input_scope: Literal["all", "dependencies", "base"] = "all"
-    """What a model sees: the run's input and what it depends on, only the latter, or only the former."""
+    """The input of a model: the run's input and the dependencies' responses, only the latter, or only the former."""
     when: str | None = None
-    """A condition, see :mod:`.references`; the agent is skipped if it does not hold."""
+    """A condition, see :mod:`.references`; if it does not hold, the agent is skipped."""
     timeout_seconds: Seconds | None = None
     retries: Annotated[int, Field(ge=0, le=10)] | None = None
-    """How often what failed for a while is tried again; twice for models if nothing is said."""
+    """Number of retries after temporary failures; by default two for models."""
     on_failure: Literal["continue", "stop"] | None = None
-    """What its failure means for the rest of the run; the ensemble's own policy if it says nothing."""
+    """Consequence of its failure for the rest of the run; the ensemble's policy by default."""
 
     @model_validator(mode="after")
     def _fans_out_over_something(self) -> AgentBase:
@@ -84,7 +84,7 @@ class AgentBase(Part):
 
 
 class ModelAgent(AgentBase):
-    """Asks a model."""
+    """An agent that asks a model."""
 
     model_profile: str | None = None
     model: str | None = None
@@ -106,14 +106,14 @@ class ModelAgent(AgentBase):
 
 
 class ScriptAgent(AgentBase):
-    """Runs a script of the ensemble's directory."""
+    """An agent that runs a script from the ensemble's directory."""
 
     script: str
     parameters: dict[str, Any] = Field(default_factory=dict)
 
 
 class EnsembleAgent(AgentBase):
-    """Runs another ensemble."""
+    """An agent that runs another ensemble."""
 
     ensemble: str
 
@@ -123,35 +123,35 @@ class Loop(Part):
 
     body: str
     until: str
-    """A condition over the members of the deliverable of an iteration."""
+    """A condition on the members of an iteration's deliverable."""
     max_iterations: Annotated[int, Field(ge=1, le=MAX_ITERATIONS)]
     carry: str | None = None
-    """What of the deliverable is the input of the next iteration; all of it if this says nothing."""
+    """The part of the deliverable that is the input of the next iteration; all of it by default."""
 
 
 class LoopAgent(AgentBase):
-    """Runs an ensemble repeatedly."""
+    """An agent that runs an ensemble repeatedly."""
 
     loop: Loop
 
 
 class DispatchAgent(AgentBase):
-    """Runs the ensemble that an earlier agent has named."""
+    """An agent that runs the ensemble named by an earlier agent."""
 
     dispatch: str
 
 
 class ToolCall(Part):
-    """A tool of an installed server."""
+    """The call of a tool of an installed server."""
 
     server: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$")]
     tool: Annotated[str, Field(min_length=1, max_length=256)]
     arguments: dict[str, Any] | None = None
-    """With references in strings; the agent's input, which has to be an object, if it says nothing."""
+    """Arguments, with references in strings; by default the agent's input, which has to be an object."""
 
 
 class McpAgent(AgentBase):
-    """Calls a tool of an installed server."""
+    """An agent that calls a tool of an installed server."""
 
     mcp: ToolCall
 
@@ -167,11 +167,11 @@ KINDS: Final[dict[str, type[AgentBase]]] = {
     "model_profile": ModelAgent,
     "model": ModelAgent,
 }
-"""What tells the kind of an agent: the first of these keys that it has."""
+"""Keys that determine the kind of an agent: the first one that it has."""
 
 
 def kind_of(agent: Agent) -> str:
-    """One of ``model``, ``script``, ``ensemble``, ``loop``, ``dispatch`` and ``mcp``."""
+    """Return ``model``, ``script``, ``ensemble``, ``loop``, ``dispatch`` or ``mcp``."""
     return _WORDS[type(agent)]
 
 
@@ -186,7 +186,7 @@ _WORDS: Final = {
 
 
 def _agent(value: Any) -> Any:
-    """Validate by the kind that its keys tell, so that a fault is the fault of that kind."""
+    """Validate as the kind that its keys determine, so that faults refer to that kind."""
     if not isinstance(value, dict):
         return value
     kind = next((kind for key, kind in KINDS.items() if key in value), ModelAgent)
@@ -194,7 +194,7 @@ def _agent(value: Any) -> Any:
 
 
 class Budget(Part):
-    """What a run may use."""
+    """Limits for the usage of a run."""
 
     tokens: Annotated[int, Field(gt=0)] | None = None
     cost_usd: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
@@ -206,12 +206,12 @@ class Ensemble(Part):
     name: EnsembleName
     description: str = ""
     default_task: str | None = None
-    """The input where a call has none."""
+    """The input for calls without one."""
     agents: Annotated[tuple[Annotated[Agent, BeforeValidator(_agent)], ...], Field(min_length=1, max_length=MAX_AGENTS)]
     on_failure: Literal["continue", "stop"] = "continue"
-    """Whether other agents run on when one has failed; what depends on failed ones alone is skipped in any case."""
+    """"continue" to run the other agents after a failure; agents that depend only on failed ones are always skipped."""
     max_concurrent: Annotated[int, Field(ge=1, le=64)] = 8
-    """How many agents, and instances of those that fan out, run at the same time."""
+    """Maximum number of concurrent agents, including instances."""
     timeout_seconds: Seconds | None = None
     budget: Budget | None = None
 
@@ -226,14 +226,14 @@ class Profile(Part):
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None
     max_tokens: Annotated[int, Field(gt=0)] | None = None
     cost_per_token: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
-    """In dollars, of input; and of output, too, where nothing else is said."""
+    """Cost in dollars of input, and by default also of output."""
     cost_per_output_token: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
     options: dict[str, Any] | None = None
     base_url: str | None = None
 
 
 class Plexus(Part):
-    """The knowledge graph that hears of runs."""
+    """The Plexus server that is notified of runs."""
 
     enabled: bool = False
     context_id: str = ""
@@ -241,7 +241,7 @@ class Plexus(Part):
 
 
 class Settings(BaseModel):
-    """``config.yaml``, of which other programs have their own parts."""
+    """``config.yaml``, which may contain settings of other programs."""
 
     model_config = ConfigDict(extra="ignore", frozen=True, protected_namespaces=())
 

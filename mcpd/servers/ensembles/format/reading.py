@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""YAML 1.2 as plain data that knows its lines.
+"""YAML 1.2 as plain data with line numbers.
 
-Files come with cloned projects, so that size, depth and what aliases repeat are limited. The types are those of JSON; a
-date is text. The keys of mappings are text as it is written.
+Files come with cloned projects, so size, depth and the repetition by aliases are limited. The types are those of JSON;
+dates are text. The keys of mappings are text as written.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
 MAX_SIZE: Final = 256 * 1024
-"""Characters of a file, and of all its text where aliases stand for what they repeat.
+"""Maximum size of a file in characters, and of its text with aliases expanded.
 
-The parser is written in Python: this much of the worst, with :data:`MAX_NODES`, takes it a second or two.
+The parser is written in Python: the worst file of this size, with :data:`MAX_NODES`, takes it a second or two.
 """
 MAX_DEPTH: Final = 64
 MAX_NODES: Final = 20_000
-"""Values and keys where aliases stand for what they repeat: a thousand agents with twenty each, more than of their
-usual keys there is room for in :data:`MAX_SIZE`.
+"""Maximum number of values and keys with aliases expanded: a thousand agents with twenty each, more than fit into
+:data:`MAX_SIZE` with their usual keys.
 """
 
 _TAGS: Final = "tag:yaml.org,2002:"
@@ -53,7 +53,7 @@ _BITS: Final = 64
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Where a value stands, with lines and columns from 1; of a mapping's value, its key."""
+    """The position of a value, with lines and columns from 1; for a mapping's value, that of its key."""
 
     line: int
     column: int
@@ -61,17 +61,17 @@ class _Place:
 
 
 class Positions:
-    """Where in its file each value stands."""
+    """The position of each value in its file."""
 
     def __init__(self, root: _Place) -> None:
         self._root = root
 
     def line(self, path: Sequence[str | int]) -> int:
-        """The line, from 1, of the deepest part of *path* (keys, and numbers of elements) that is there."""
+        """Return the line, from 1, of the deepest existing part of *path* (keys and indexes)."""
         return self.position(path)[0]
 
     def position(self, path: Sequence[str | int]) -> tuple[int, int]:
-        """The line and the column, from 1, of the deepest part of *path* that is there: of its key if it has one."""
+        """Return the line and column, from 1, of the deepest existing part of *path*: of its key if it has one."""
         place = self._root
         for part in path:
             if part not in place.parts:
@@ -81,11 +81,11 @@ class Positions:
 
 
 def read(text: str, file: str) -> tuple[Any, Positions]:
-    """The one document of *text*, made of dict, list, str, int, float, bool and None, and where all of it stands.
+    """Return the only document in *text*, as dict, list, str, int, float, bool and None, and its positions.
 
-    *file* names it in faults. Raises :class:`~mcpd.errors.InvalidConfig` for what is not YAML, is beyond the limits,
-    has a key twice, a tag for something that JSON has not, or a number or character that JSON cannot carry; its
-    ``data`` has ``file``, ``line`` and ``column``.
+    *file* names it in messages. Raises :class:`~mcpd.errors.InvalidConfig` for invalid YAML, exceeded limits, duplicate
+    keys, tags without equivalent in JSON, and numbers or characters that JSON cannot represent; its ``data`` has
+    ``file``, ``line`` and ``column``.
     """
     if len(text) > MAX_SIZE:
         raise fault(file, 1, 1, f"the file is larger than {MAX_SIZE // 1024} KiB")
@@ -100,7 +100,7 @@ def read(text: str, file: str) -> tuple[Any, Positions]:
         column = error.position - text.rfind("\n", 0, error.position)
         raise fault(file, line, column, f"the character U+{error.character:04X} may not be in a file") from None
     except (YAMLError, ValueError, OverflowError, AssertionError) as error:
-        # The library converts numbers of directives and escapes unchecked, or asserts that they are right.
+        # The library converts numbers in directives and escapes unchecked, or asserts that they are valid.
         raise fault(
             file, yaml.reader.line + 1, 1, f"this is not YAML: {printable(' '.join(str(error).split()))}"
         ) from None
@@ -108,7 +108,7 @@ def read(text: str, file: str) -> tuple[Any, Positions]:
 
 
 def fault(file: str, line: int, column: int, message: str) -> InvalidConfig:
-    """What is wrong at a place in *file*."""
+    """Return the error for a position in *file*."""
     error = InvalidConfig(f"{file}:{line}: {message}")
     error.data = {"file": file, "line": line, "column": column}
     return error
@@ -116,7 +116,7 @@ def fault(file: str, line: int, column: int, message: str) -> InvalidConfig:
 
 @dataclass(frozen=True, slots=True)
 class _Built:
-    """A value, and what repeating it costs."""
+    """A value, and the cost of repeating it."""
 
     value: Any
     place: _Place
@@ -127,18 +127,18 @@ class _Built:
 
 @dataclass(slots=True)
 class _Builder:
-    """Makes data of events. It recurses no deeper than :data:`MAX_DEPTH`."""
+    """Builds data from events, recursing at most :data:`MAX_DEPTH` levels."""
 
     yaml: YAML
     events: Iterator[Any]
     file: str
     anchors: dict[str, _Built | None] = field(default_factory=dict)
-    """None while what the anchor names is not complete."""
+    """None until the value of the anchor is complete."""
     nodes: int = 0
     characters: int = 0
 
     def document(self) -> _Built:
-        """All there is."""
+        """Return the whole document."""
         next(self.events)
         start = next(self.events)
         if isinstance(start, StreamEndEvent):
@@ -234,7 +234,7 @@ class _Builder:
         raise self._fault(event, "a key has to be text")
 
     def _merged(self, event: Any, built: _Built) -> list[_Built]:
-        """The mappings that ``<<`` takes keys from."""
+        """Return the mappings from which ``<<`` takes keys."""
         if isinstance(built.value, dict):
             return [built]
         if isinstance(built.value, list) and all(isinstance(each, dict) for each in built.value):
@@ -260,7 +260,7 @@ class _Builder:
         return value
 
     def _other(self, tag: str, text: str) -> Any:
-        """Raises ValueError or LookupError for what is no such value."""
+        """Return the value of a scalar. Raises ValueError or LookupError if it is invalid."""
         node = ScalarNode(tag, text)
         constructor = self.yaml.constructor
         if tag == f"{_TAGS}int":
@@ -326,7 +326,7 @@ _WORDS: Final[tuple[tuple[str, str, bool], ...]] = (
     (r"expected chomping or indentation", "after | or > the text begins on the next line", True),
     (r"found unknown escape character (.*)", r"\1 cannot follow a backslash in double quotes", False),
 )
-"""What the parser says, what it means to people, and whether it is wrong where the construct begins."""
+"""Regex for the parser's message, readable message, and True if the fault is where the construct begins."""
 
 
 def _not_yaml(error: MarkedYAMLError, file: str) -> InvalidConfig:

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""References to responses, such as ``${reader.items.0.title}``, and conditions over them.
+"""References to responses, such as ``${reader.items.0.title}``, and conditions on them.
 
 A reference is ``${NAME}``, or ``${NAME.PART…}`` where a part is a key of an object (letters, digits, ``_``, ``-``) or
-the number of an element, ``.0`` or ``[0]``. A condition is a reference alone, which holds unless what it reads is
-false, null, 0, empty or the word "no"; or ``REFERENCE == LITERAL``, or with ``!=``, where the literal is JSON, a word,
-or text in quotes. What a path goes into is read as JSON if it is text.
+the index of an element, ``.0`` or ``[0]``. A condition is a reference alone, which holds unless its value is false,
+null, 0, empty or the word "no"; or ``REFERENCE == LITERAL``, or with ``!=``, where the literal is JSON, a word, or text
+in quotes. A text in which a path continues is parsed as JSON.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from mcpd.errors import InvalidArgument, InvalidManifest, LimitExceeded
 from mcpd.model.base import check_json, load_json, printable
 
 MAX_TEXT: Final = 4 * 1024 * 1024
-"""Bytes of text that is read as JSON, and of all that one substitution puts in."""
+"""Maximum size of a text parsed as JSON, and of all values in one substitution, in bytes."""
 MAX_CONDITION: Final = 1000
-"""Characters."""
+"""Maximum length in characters."""
 
 _PATH: Final = r"([A-Za-z0-9_-]+)((?:\.[A-Za-z0-9_-]+|\[[0-9]{1,9}\])*)"
 _REFERENCE: Final = re.compile(r"\$\{" + _PATH + r"\}")
@@ -35,18 +35,18 @@ _STRUCTURED: Final = frozenset("[{")
 
 
 class Scope(Protocol):
-    """What references read: names and their values, text or what JSON has. Any mapping is one."""
+    """Values for references, by name: text or JSON values. Any mapping is a scope."""
 
     def __contains__(self, name: object, /) -> bool:
-        """Return True if there is a value of that name."""
+        """Return True if there is a value for *name*."""
 
     def __getitem__(self, name: str, /) -> Any:
-        """The value."""
+        """Return the value for *name*."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Path:
-    """A reference, taken apart."""
+    """A parsed reference."""
 
     text: str
     name: str
@@ -55,7 +55,7 @@ class _Path:
 
 @dataclass(frozen=True, slots=True)
 class _Condition:
-    """A condition, taken apart."""
+    """A parsed condition."""
 
     path: _Path
     operator: Literal["", "==", "!="]
@@ -63,17 +63,17 @@ class _Condition:
 
 
 def resolve(reference: str, values: Scope) -> Any:
-    """What *reference*, ``${…}`` and nothing else, reads in *values*.
+    """Return the value of *reference*, a single ``${…}``, in *values*.
 
-    Raises :class:`~mcpd.errors.InvalidArgument` if it is no reference, or there is nothing to read.
+    Raises :class:`~mcpd.errors.InvalidArgument` if it is not a reference, or has no value.
     """
     return _Reader(values).required(_path(reference))
 
 
 def holds(condition: str, values: Scope) -> bool:
-    """Return True if *condition* holds; what is missing counts as null.
+    """Return True if *condition* holds; a missing value counts as null.
 
-    Raises :class:`~mcpd.errors.InvalidArgument` if it is no condition.
+    Raises :class:`~mcpd.errors.InvalidArgument` if it is not a condition.
     """
     parsed = _condition(condition)
     value = _Reader(values).read(parsed.path)
@@ -85,20 +85,20 @@ def holds(condition: str, values: Scope) -> bool:
 
 
 def substitute(value: Any, values: Scope) -> Any:
-    """*value* with what the references in its strings read, at any depth; keys stay as they are.
+    """Return *value* with the references in its strings replaced, at any depth; keys are not changed.
 
-    A string that is one reference becomes what it reads, and a list or an object where that is text with one; within
-    other text stands text as it is, and all else as JSON.
-    What only looks like a reference stays. Raises :class:`~mcpd.errors.InvalidArgument` for a reference that reads
-    nothing, :class:`~mcpd.errors.LimitExceeded` if the result would be larger than :data:`MAX_TEXT`.
+    A string that is a single reference becomes its value, parsed if that is the text of a list or an object; within
+    other text, texts are inserted unchanged, and other values as JSON. Text that is not a valid reference is kept.
+    Raises :class:`~mcpd.errors.InvalidArgument` for a reference without value, :class:`~mcpd.errors.LimitExceeded` if
+    the result would exceed :data:`MAX_TEXT`.
     """
     return _Substitution(_Reader(values)).apply(value)
 
 
 def check(text: str) -> tuple[str, ...]:
-    """The names that :func:`substitute` would read for *text*, each once, in their order.
+    """Return the names that :func:`substitute` would read for *text*, unique and in order.
 
-    Raises :class:`~mcpd.errors.InvalidArgument` if *text* as a whole is meant as a reference, ``${…}``, but is none.
+    Raises :class:`~mcpd.errors.InvalidArgument` if *text* as a whole has the form ``${…}``, but is not a reference.
     """
     if text.startswith("${") and text.find("}") == len(text) - 1:
         _path(text)
@@ -106,19 +106,19 @@ def check(text: str) -> tuple[str, ...]:
 
 
 def check_condition(text: str) -> tuple[str, ...]:
-    """The names that the condition *text* reads. Raises :class:`~mcpd.errors.InvalidArgument` if it is no condition."""
+    """Return the names in the condition *text*. Raises :class:`~mcpd.errors.InvalidArgument` if it is invalid."""
     return (_condition(text).path.name,)
 
 
 @dataclass(slots=True)
 class _Reader:
-    """Reads values, each text as JSON at most once."""
+    """Reads values, and parses each text as JSON at most once."""
 
     values: Scope
     _parsed: dict[str, Any] = field(default_factory=dict)
 
     def read(self, path: _Path) -> Any:
-        """What there is at *path*, or :data:`_MISSING`."""
+        """Return the value at *path*, or :data:`_MISSING`."""
         if path.name not in self.values:
             return _MISSING
         if not path.parts:
@@ -131,7 +131,7 @@ class _Reader:
         return value
 
     def required(self, path: _Path) -> Any:
-        """What there is at *path*."""
+        """Return the value at *path*. Raises :class:`~mcpd.errors.InvalidArgument` if it is missing."""
         value = self.read(path)
         if value is _MISSING:
             raise InvalidArgument(f"{printable(path.text)}: {self._lack(path)}")
@@ -156,13 +156,13 @@ class _Reader:
 
 @dataclass(slots=True)
 class _Substitution:
-    """Puts values in, as many as fit."""
+    """Inserts values, up to a total size."""
 
     reader: _Reader
     left: int = MAX_TEXT
 
     def apply(self, value: Any) -> Any:
-        """*value* with references replaced."""
+        """Return *value* with references replaced."""
         if isinstance(value, str):
             return self._text(value)
         if isinstance(value, list):
@@ -176,7 +176,7 @@ class _Substitution:
         if whole:
             value = self.reader.required(_taken_apart(whole))
             self._count(_as_text(value))
-            # What takes a list or an object is not helped by the text of one.
+            # An object as text would be useless where an object is expected.
             return _opened(value) if isinstance(value, str) and value.lstrip()[:1] in _STRUCTURED else value
         return _REFERENCE.sub(self._put, text)
 
@@ -252,7 +252,7 @@ def _literal(text: str) -> Any:
 
 
 def _opened(value: Any) -> Any:
-    """*value*, or what it says if it is JSON text; text that is not JSON is just text."""
+    """Return *value*, parsed if it is JSON text."""
     if not isinstance(value, str):
         return value
     if len(value) > MAX_TEXT:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""All that can be known to be wrong with an ensemble before it runs."""
+"""All faults of an ensemble that can be found before it runs."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ if TYPE_CHECKING:
     from mcpd.servers.ensembles.format.models import Agent, Ensemble
 
 MAX_ENSEMBLES: Final = 1000
-"""How many ensembles are looked at for those that one runs."""
+"""Maximum number of ensembles that are checked because others run them."""
 MAX_TIME: Final = 10.0
-"""Seconds that finding them may take: their files may be anybody's, and slow to read."""
+"""Time limit in seconds for reading them: their files may be untrusted and slow to read."""
 MAX_FINDINGS: Final = 500
-"""How many are named; one more says how many others there are."""
+"""Maximum number of findings; another one reports how many are missing."""
 
 Severity = Literal["error", "warning"]
 _Path = tuple[str | int, ...]
@@ -44,7 +44,7 @@ _Path = tuple[str | int, ...]
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Something wrong."""
+    """An error or a warning."""
 
     severity: Severity
     message: str
@@ -65,16 +65,16 @@ def validate(  # noqa: PLR0913 -- all that an ensemble refers to
     tools: Mapping[str, Collection[str]] = MappingProxyType({}),
     clock: Callable[[], float] = thread_time,
 ) -> list[Finding]:
-    """What is wrong with the ensemble *found*, by line: in its graph, with what it names, and with what that runs.
+    """Return the findings for the ensemble *found*, by line: in its graph, its references, and the ensembles it runs.
 
-    *loaded* is its file, *source* knows profiles and other ensembles, *script_exists* says what is wrong with a script
-    of an origin, *servers* are the installed ones, or None where that is not known, and *options_fault* says what is
-    wrong with options for a provider. *model_fault* says what keeps the model of a profile from being asked; whether
-    its address is the user's own word is the second argument. *tools* has the names of the tools of the servers that
-    were asked for them, and *clock* tells seconds.
+    *loaded* is its file, *source* has profiles and other ensembles, *script_exists* returns the fault of a script of an
+    origin, *servers* are the installed ones, or None if unknown, and *options_fault* returns the fault of options for a
+    provider. *model_fault* returns why the model of a profile cannot be used; its second argument is True if the user
+    has configured the address. *tools* has the names of the tools of the servers that were queried, and *clock* returns
+    seconds.
 
-    A run is possible if nothing of it is an error. What was read already is not a finding: :func:`.loading.load` raises
-    for it.
+    A run is possible if no finding is an error. Faults of the file itself are not included: :func:`.loading.load`
+    raises them.
     """
     notes = [
         *(_Note("error", problem.message, problem.path) for problem in graph.problems(found.ensemble)),
@@ -105,7 +105,7 @@ def validate(  # noqa: PLR0913 -- all that an ensemble refers to
 
 @dataclass(frozen=True, slots=True)
 class _Note:
-    """A finding before it has its line."""
+    """A finding without its line."""
 
     severity: Severity
     message: str
@@ -118,7 +118,7 @@ def _names(
     script_exists: Callable[[Origin, str], str | None],
     servers: Collection[str] | None,
 ) -> Iterator[_Note]:
-    """What agents name that is not there."""
+    """Yield references of agents to things that do not exist."""
     for index, agent in enumerate(found.ensemble.agents):
         path = ("agents", index)
         match agent:
@@ -138,7 +138,7 @@ def _names(
 
 
 def _models(found: Found, source: Source, model_fault: Callable[[Profile, bool], str | None]) -> Iterator[_Note]:
-    """Models that would not be asked; where the run is, it may be otherwise."""
+    """Yield models that cannot be used here; this may differ where the ensemble runs."""
     for index, agent in enumerate(found.ensemble.agents):
         if not isinstance(agent, ModelAgent):
             continue
@@ -151,14 +151,14 @@ def _models(found: Found, source: Source, model_fault: Callable[[Profile, bool],
                 continue
             try:
                 profile, tier = source.profile_of(name, found.origin)
-            except (NotFound, InvalidConfig):  # A finding of its own.
+            except (NotFound, InvalidConfig):  # Reported separately.
                 continue
             if fault := model_fault(profile, tier != "project"):
                 yield _Note("warning", f'with the profile "{printable(name)}", {fault}', ("agents", index, key))
 
 
 def _tools(found: Found, tools: Mapping[str, Collection[str]]) -> Iterator[_Note]:
-    """Tools that their server does not list; some can be called by other spellings, too."""
+    """Yield tools that their server does not list; some accept other spellings, too."""
     for index, agent in enumerate(found.ensemble.agents):
         if not isinstance(agent, McpAgent) or (listed := tools.get(agent.mcp.server)) is None:
             continue
@@ -179,7 +179,7 @@ def _spelling(name: str) -> str:
 def _options(
     found: Found, source: Source, options_fault: Callable[[str, Mapping[str, Any]], str | None]
 ) -> Iterator[_Note]:
-    """Options that the provider refuses: those of profiles with those of the agent over them."""
+    """Yield options that the provider refuses: those of profiles, overridden by those of the agent."""
     for index, agent in enumerate(found.ensemble.agents):
         if not isinstance(agent, ModelAgent):
             continue
@@ -191,7 +191,7 @@ def _options(
                 continue
             try:
                 profile = source.profile(name, found.origin)
-            except (NotFound, InvalidConfig):  # A finding of its own.
+            except (NotFound, InvalidConfig):  # Reported separately.
                 continue
             if fault := options_fault(profile.provider, {**(profile.options or {}), **own}):
                 path = ("agents", index, "options" if own else key)
@@ -209,7 +209,7 @@ def _profile_fault(found: Found, source: Source, name: str | None) -> str | None
 
 
 def _oddities(ensemble: Ensemble) -> Iterator[_Note]:
-    """What is possible, and hardly meant."""
+    """Yield settings that are possible, but probably not intended."""
     for index, agent in enumerate(ensemble.agents):
         if not isinstance(agent, ModelAgent):
             continue
@@ -226,7 +226,7 @@ def _oddities(ensemble: Ensemble) -> Iterator[_Note]:
 
 
 def _run_by(agent: Agent) -> tuple[str, tuple[str, ...]] | None:
-    """The ensemble that *agent* is known to run, and where it says so."""
+    """Return the ensemble that *agent* runs, if it is known beforehand, and the path of the key that names it."""
     match agent:
         case EnsembleAgent():
             return agent.ensemble, ("ensemble",)
@@ -240,18 +240,18 @@ def _run_by(agent: Agent) -> tuple[str, tuple[str, ...]] | None:
 
 @dataclass(frozen=True, slots=True)
 class _Call:
-    """An agent's running of another ensemble."""
+    """The reference of an agent to another ensemble."""
 
     path: _Path
-    """Where it says so."""
+    """Path of the reference."""
     file: str = ""
-    """Of the ensemble."""
+    """File of the ensemble."""
     fault: str = ""
-    """Why there is none."""
+    """The reason why it cannot be used."""
 
 
 class _Runs:
-    """Which ensembles run which, from one of them on; what an agent names only when it runs is not known here."""
+    """The ensembles that are run from one of them, directly or indirectly, as far as they are known beforehand."""
 
     def __init__(self, source: Source, root: Found, clock: Callable[[], float]) -> None:
         self._source = source
@@ -259,9 +259,9 @@ class _Runs:
         self._end = clock() + MAX_TIME
         self._root = str(root.origin.file)
         self._names = {self._root: root.ensemble.name}
-        """Of ensembles, by file."""
+        """Names of ensembles by file."""
         self._calls: dict[str, list[_Call]] = {}
-        """By the file of the ensemble that runs others."""
+        """References by the file of the ensemble that contains them."""
         self._cut = False
         waiting = [root]
         while waiting:
@@ -271,13 +271,13 @@ class _Runs:
             waiting.extend(fresh)
         self._runs = {file: {call.file for call in calls if call.file} for file, calls in self._calls.items()}
         self._targets: dict[str, _Path] = {}
-        """The files of the ensembles that the first one runs itself, and where it first says so."""
+        """The files of the ensembles that the first one itself runs, and the path of the first reference to each."""
         for call in self._calls[self._root]:
             if call.file:
                 self._targets.setdefault(call.file, call.path)
 
     def notes(self) -> Iterator[_Note]:
-        """What is wrong with them."""
+        """Yield the findings."""
         if self._cut:
             many = f"there are more than {MAX_ENSEMBLES}, or their files take too long to read"
             yield _Note("warning", f"not all ensembles that it runs were looked at: {many}", ())
@@ -289,7 +289,7 @@ class _Runs:
         yield from self._circles() or self._too_deep()
 
     def _look(self, caller: Found) -> tuple[list[_Call], list[Found]]:
-        """What *caller* runs, and what of it was not known before."""
+        """Return the references of *caller*, and the ensembles that were not yet known."""
         calls: list[_Call] = []
         fresh: list[Found] = []
         for index, agent in enumerate(caller.ensemble.agents):
@@ -334,7 +334,7 @@ class _Runs:
         return notes
 
     def _too_deep(self) -> list[_Note]:
-        """To be asked only where there is no circle."""
+        """Return the references to chains of ensembles that are too long; there must be no circle."""
         heights: dict[str, int] = {}
         deepest: dict[str, str] = {}
         for file in TopologicalSorter(self._runs).static_order():

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Where ensembles and profiles are: projects, the user's directory, and what the package brings."""
+"""Ensembles and profiles in projects, in the user's directory and in the package."""

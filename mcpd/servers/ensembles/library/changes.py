@@ -31,21 +31,21 @@ if TYPE_CHECKING:
     from mcpd.servers.ensembles.library.tiers import Tier
 
 MOST_RUN: Final = 5000
-"""Ensembles of one root whose artifacts are looked after."""
+"""Maximum number of ensembles of one root whose artifacts are watched."""
 
 
 @dataclass(slots=True)
 class Interest:
-    """What matters in a directory."""
+    """The relevant changes in a directory."""
 
     names: set[str] | None = field(default_factory=set)
-    """Of what is in it; None for all."""
+    """Relevant names in the directory; None for all."""
     contents: bool = False
-    """True if files that are written matter, or only what appears."""
+    """True if writing to files is relevant, too, not only new names."""
 
 
 class Interests(dict["Path", Interest]):
-    """Those in all directories there are now."""
+    """The relevant changes in all existing directories."""
 
     def __init__(self, tiers: Iterable[Tier], roots: Iterable[Path]) -> None:
         super().__init__()
@@ -75,7 +75,7 @@ class Interests(dict["Path", Interest]):
             self[directory] = Interest(None, contents=True)
 
     def _await(self, path: Path) -> None:
-        """Look out for *path* in the nearest directory that is there."""
+        """Watch for *path* in its nearest existing parent directory."""
         for below, directory in zip((path, *path.parents), path.parents, strict=False):
             if directory.is_dir():
                 interest = self.setdefault(directory, Interest())
@@ -85,7 +85,7 @@ class Interests(dict["Path", Interest]):
 
 
 def artifacts_of(root: Path) -> dict[str, int] | None:
-    """The ensembles that have artifacts in *root*, and when there was last a new one; None if there is no *root*."""
+    """Return the ensembles with artifacts in *root* and the time of the latest one; None if *root* does not exist."""
     found: dict[str, int] = {}
     try:
         with opened(root) as directory:
@@ -100,7 +100,7 @@ def artifacts_of(root: Path) -> dict[str, int] | None:
 
 
 def artifacts(roots: Sequence[Path]) -> dict[str, frozenset[tuple[Path, int]]]:
-    """What is different when the artifacts of an ensemble have changed, by its name."""
+    """Return a value for each ensemble that differs after its artifacts have changed."""
     found: dict[str, frozenset[tuple[Path, int]]] = {}
     for root in roots:
         for name, modified in (artifacts_of(root) or {}).items():
@@ -117,14 +117,14 @@ def _is_directory(tier: Tier, relative: str) -> bool:
 
 
 SETTLE: Final = 0.2
-"""Seconds in which changes are gathered: an editor, or git, makes several for one."""
+"""Seconds in which changes are gathered, as editors and git make several at once."""
 MOST_WATCHES: Final = 4096
-"""Directories. The kernel gives a user some ten thousand, for all programs."""
+"""Maximum number of watched directories; the kernel gives a user some ten thousand for all programs."""
 _MOST_TOUCHED: Final = 10_000
 _AT_ONCE: Final = 200
-"""Events that are read from the kernel."""
+"""Events read from the kernel at once."""
 _ROUNDS: Final = 10
-"""How often directories that appear while others are taken in are taken in, too."""
+"""Maximum number of times that directories which appeared meanwhile are added."""
 _APPEARS: Final = Mask.CREATE | Mask.MOVED_TO | Mask.DELETE_SELF | Mask.MOVE_SELF | Mask.ONLYDIR | Mask.MASK_ADD
 _CHANGES: Final = _APPEARS | Mask.DELETE | Mask.MOVED_FROM | Mask.CLOSE_WRITE | Mask.ATTRIB | Mask.EXCL_UNLINK
 
@@ -133,19 +133,19 @@ log = logging.getLogger("llm-orc")
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """What has changed."""
+    """A set of changes."""
 
     ensembles: set[str] = field(default_factory=set)
-    """Their names."""
+    """Names of the changed ensembles."""
     profiles: bool = False
-    """True if any has, or what else ``config.yaml`` says."""
+    """True if any profile, or another part of a ``config.yaml``, has changed."""
     artifacts: set[str] = field(default_factory=set)
-    """The names of the ensembles that they are of."""
+    """Names of the ensembles with new or changed artifacts."""
     listing: bool = False
-    """True if a list of ensembles, or of those that have artifacts, is another one now."""
+    """True if the list of ensembles, or of those that have artifacts, has changed."""
 
     def __bool__(self) -> bool:
-        """Return True if there is anything."""
+        """Return True if there are any changes."""
         return bool(self.ensembles or self.profiles or self.artifacts or self.listing)
 
 
@@ -155,10 +155,10 @@ async def watch(
     on_change: Callable[[Changes], None],
     ready: asyncio.Event | None = None,
 ) -> None:
-    """Call *on_change*, in the loop's thread, for what changes in *library* and in *artifacts_roots*, until cancelled.
+    """Call *on_change* in the loop's thread for changes in *library* and *artifacts_roots*, until cancelled.
 
-    *ready* is set when changes from then on are told. Directories need not be there yet. What cannot be watched is
-    logged once; if nothing can be, this returns.
+    *ready* is set when changes are reported from then on. Directories need not exist yet. A directory that cannot be
+    watched is logged once; if none can be, this returns.
     """
     try:
         inotify = Inotify(cache_size=_AT_ONCE)
@@ -173,14 +173,14 @@ async def watch(
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """What there was at a time."""
+    """The state at one time."""
 
     state: State
     artifacts: Mapping[str, frozenset[tuple[Path, int]]]
 
 
 class _Watcher:
-    """The watches, which belong to the loop's thread. Directories are read in others."""
+    """The watches, which are used in the loop's thread only. Directories are read in other threads."""
 
     def __init__(self, library: Library, roots: list[Path], inotify: Inotify) -> None:
         self._library = library
@@ -189,7 +189,7 @@ class _Watcher:
         self._interests = Interests([], [])
         self._watches: dict[Path, tuple[Watch, Mask]] = {}
         self._paths: dict[Watch, set[Path]] = {}
-        """Of each watch: a directory may have several."""
+        """Paths of the directory of each watch, of which there may be several."""
         self._touched: set[Path] = set()
         self._stirred = asyncio.Event()
         self._complained = False
@@ -216,7 +216,7 @@ class _Watcher:
                 self._stirred.set()
 
     def _matters(self, event: Event) -> bool:
-        if event.watch is None:  # There were too many, or it is of a directory that is not watched any more.
+        if event.watch is None:  # The queue has overflowed, or the directory is no longer watched.
             return Mask.Q_OVERFLOW in event.mask
         paths = list(self._paths.get(event.watch, ()))
         if event.mask & (Mask.IGNORED | Mask.MOVE_SELF | Mask.DELETE_SELF):
@@ -233,7 +233,7 @@ class _Watcher:
         return interest is not None and (interest.names is None or str(name) in interest.names)
 
     async def _look(self) -> _Seen:
-        """Watch what there is, and then see what that is: so nothing is missed in between."""
+        """Update the watches and then return the state, so that no change in between is missed."""
         for _ in range(_ROUNDS):
             interests = await asyncio.to_thread(Interests, self._library.tiers, self._roots)
             if not self._apply(interests):
@@ -241,7 +241,7 @@ class _Watcher:
         return await asyncio.to_thread(lambda: _Seen(self._library.state(), artifacts(self._roots)))
 
     def _apply(self, interests: Interests) -> bool:
-        """Watch what *interests* name and nothing else; whether that is more than before."""
+        """Watch exactly what *interests* name; return True if any watch was added."""
         if len(interests) > MOST_WATCHES:
             self._complain(f"there are more than {MOST_WATCHES} directories")
         wanted = {
@@ -261,7 +261,7 @@ class _Watcher:
         try:
             watch = self._inotify.add_watch(path, mask)
         except OSError as error:
-            # What has gone meanwhile is missed in the directory above, which is watched.
+            # If it was removed meanwhile, the watch of the directory above it reports that.
             if error.errno not in {errno.ENOENT, errno.ENOTDIR}:
                 self._complain(f"{path}: {os.strerror(error.errno or 0)}")
         else:
@@ -273,7 +273,7 @@ class _Watcher:
         self._paths[watch].discard(path)
         if not self._paths[watch]:
             del self._paths[watch]
-            with suppress(OSError):  # The kernel may have forgotten it first.
+            with suppress(OSError):  # The kernel may have removed it already.
                 self._inotify.rm_watch(watch)
 
     def _complain(self, fault: str) -> None:
@@ -282,7 +282,7 @@ class _Watcher:
             log.warning("not all changes of ensembles are noticed: %s", fault)
 
     def _difference(self, before: _Seen, now: _Seen, touched: set[Path]) -> Changes:
-        """What is different, and what is *touched*: two changes within a tick of the clock look like one."""
+        """Return the differences, and the *touched* files: two changes within a clock tick have the same time."""
         tiers = self._library.tiers
         files = {
             path: name for seen in (before, now) for name, those in seen.state.ensembles.items() for path, _ in those

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""All ensembles and profiles, which of them a name means, and where the script of an agent is."""
+"""All ensembles and profiles, the lookup of their names, and the location of agents' scripts."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ if TYPE_CHECKING:
 
 
 def locate_script(origin: Origin, script: str) -> Path:
-    """The file *script* of an ensemble of *origin*, without symlinks.
+    """Return the file *script* of an ensemble of *origin*, without symlinks.
 
-    Raises :class:`~mcpd.errors.InvalidConfig` for one that is not, or does not stay, below the base of *origin* and
-    :class:`~mcpd.errors.NotFound` if there is none; both name it and the base.
+    Raises :class:`~mcpd.errors.InvalidConfig` if its path is not, or leads out of, the base of *origin*, and
+    :class:`~mcpd.errors.NotFound` if it does not exist; both messages name the script and the base.
     """
     shown = f'script "{printable(script)}"'
     pure = PurePosixPath(script)
@@ -62,7 +62,7 @@ def locate_script(origin: Origin, script: str) -> Path:
 
 
 def _below(origin: Origin, script: str) -> Path | None:
-    """*script* without symlinks; None if it is not below the base of *origin*, or that not in its project."""
+    """Return *script* without symlinks; None if it is outside the base of *origin*, or that outside its project."""
     base = Path(os.path.realpath(origin.base))
     real = Path(os.path.realpath(origin.base / script))
     project = origin.project
@@ -71,7 +71,7 @@ def _below(origin: Origin, script: str) -> Path | None:
 
 
 def script_problem(origin: Origin, script: str) -> str | None:
-    """What :func:`locate_script` would have to say against *script*."""
+    """Return the error of :func:`locate_script` for *script*, or None."""
     try:
         locate_script(origin, script)
     except McpdError as error:
@@ -81,61 +81,61 @@ def script_problem(origin: Origin, script: str) -> str | None:
 
 ARTIFACTS: Final = "artifacts"
 _MOST_LOADED: Final = 64
-"""Files whose ensembles, or faults, are kept whole."""
+"""Maximum number of files whose ensembles, or faults, are cached."""
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """An ensemble, or a file that is to be one."""
+    """An ensemble, or an invalid file."""
 
     name: str
-    """The file's, without suffix, if what is in it is not known."""
+    """The name of the file without suffix, if that of the ensemble is unknown."""
     description: str
     origin: Origin
     qualified: str
-    """The name that means this one whatever others are called."""
+    """The name that always means this ensemble, even if others have the same name."""
     agents: int
-    """How many it has."""
+    """Number of its agents."""
     kinds: tuple[str, ...]
-    """Of its agents, see :func:`.models.kind_of`."""
+    """Kinds of its agents, see :func:`.models.kind_of`."""
     shadowed: bool
-    """True if its name alone means another one."""
+    """True if its name alone means another ensemble."""
     problem: str | None
-    """Why it cannot be run, with file and, where there is one, line."""
+    """The reason why it cannot be run, with file and, if known, line."""
     modified: float
     """Seconds since the epoch."""
 
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """What is different when something has changed."""
+    """A value that differs after any change."""
 
     ensembles: Mapping[str, frozenset[tuple[Path, Signature | None]]]
-    """The files of each name."""
+    """The files for each name."""
     listed: tuple[Entry, ...]
-    """What listings show: all but the times."""
+    """The entries of listings, without their times."""
     profiles: frozenset[tuple[Path, Signature | None]]
-    """The files of profiles."""
+    """The files with profiles."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Refused:
-    """What a file cannot be loaded for."""
+    """The error of a file that cannot be loaded."""
 
     message: str
     data: dict[str, object] | None
 
 
 class Library:
-    """The ensembles and profiles of *settings*, as they are at each call; any thread may use it.
+    """The ensembles and profiles of *settings*, up to date at each call; thread-safe.
 
-    What a call finds changed it reads, which takes milliseconds for each file; :meth:`refresh` in a thread does that
-    beforehand. Only which file a name means to an ensemble is remembered: from the latest call that looked at all
-    files, as one does at the beginning of each run.
+    Changed files are read by the next call, which takes milliseconds for each; :meth:`refresh` in a thread does that
+    in advance. For names in ensembles, only the mapping from names to files is cached: from the last call that scanned
+    all files, such as that at the beginning of each run.
     """
 
     def __init__(self, settings: Settings, clock: Callable[[], float] = thread_time) -> None:
-        """*clock* tells the seconds that reading files has taken, which are limited."""
+        """Use *clock* to limit the seconds spent on reading files."""
         self.settings = settings
         self.tiers = tiers(settings)
         self._loaded: Memory[tuple[Loaded, str] | _Refused] = Memory(_MOST_LOADED)
@@ -143,29 +143,29 @@ class Library:
         self._looking = Looking(self.tiers, Summaries(settings.cache), clock)
 
     def refresh(self) -> None:
-        """Read what has changed, so that other calls need not."""
+        """Read changed files, so that other calls need not."""
         self._looking.look()
         self._profiles.entries(self.tiers)
 
     def entries(self) -> list[Entry]:
-        """All ensembles: by projects, user and package, and by path in each. Broken files are among them."""
+        """Return all ensembles, including invalid files: of projects, user and package, each sorted by path."""
         return self._entries(self._looking.look())
 
     def find(self, name: str, whose: Origin | None = None) -> Found:
-        """The ensemble *name*: that of *whose*, if given, comes first, and one of another project's only by ``X/name``,
-        unless *whose* is a project's or the package's, which run none of another project.
+        """Return the ensemble *name*, preferably that of *whose*; those of other projects only as ``X/name``, and never
+        if *whose* is a project or the package.
 
-        For *whose*, a name goes on meaning the same file until that changes or a call without *whose* is made, so that
-        what a run asks again and again costs next to nothing. What is in the file is always what it holds now.
+        With *whose*, a name means the same file until that changes or a call without *whose* is made, so that repeated
+        lookups in a run are cheap. The content is always current.
 
-        Raises :class:`~mcpd.errors.NotFound` with names that are alike, and :class:`~mcpd.errors.InvalidConfig` that
-        names file and line if it cannot be used.
+        Raises :class:`~mcpd.errors.NotFound` with similar names, and :class:`~mcpd.errors.InvalidConfig` with file and
+        line for an invalid ensemble.
         """
         return self.loaded(name, whose)[0]
 
     def loaded(self, name: str, whose: Origin | None = None) -> tuple[Found, Loaded, str]:
-        """The same, with positions, and the text of the file."""
-        for _ in range(2):  # Once more if it was written meanwhile.
+        """Return the same, with the positions and the text of the file."""
+        for _ in range(2):  # Retry if it was written meanwhile.
             known = self._named(name, whose)
             loaded, text = self._load(known.tier, known.file)
             if loaded.ensemble.name == known.name:
@@ -178,39 +178,39 @@ class Library:
         return Found(loaded.ensemble, origin, self._profiles.plexus(known.tier)), loaded, text
 
     def profile(self, name: str, whose: Origin) -> Profile:
-        """The profile *name* as an ensemble of *whose* means it: of its own tier, the user's or the package's.
+        """Return the profile *name* for an ensemble of *whose*: from its own tier, the user's or the package's.
 
-        Raises :class:`~mcpd.errors.NotFound`, and :class:`~mcpd.errors.InvalidConfig` if it cannot be used.
+        Raises :class:`~mcpd.errors.NotFound`, and :class:`~mcpd.errors.InvalidConfig` if it is invalid.
         """
         return self.profile_of(name, whose)[0]
 
     def profile_of(self, name: str, whose: Origin) -> tuple[Profile, Kind]:
-        """The same, and whose word it is."""
+        """Return the same, with the kind of its tier."""
         profile, tier = self._profiles.find(name, self._with_profiles(whose))
         return profile, tier.kind
 
     def profiles(self) -> list[ProfileEntry]:
-        """All profiles, and what is wrong with any."""
+        """Return all profiles, with the faults of invalid ones."""
         return self._profiles.entries(self.tiers)
 
     def script(self, origin: Origin, script: str) -> Path:
-        """The file *script* of an ensemble of *origin*; see :func:`locate_script`."""
+        """Return the file *script* of an ensemble of *origin*; see :func:`locate_script`."""
         return locate_script(origin, script)
 
     def script_problem(self, origin: Origin, script: str) -> str | None:
-        """What is wrong with *script*, if anything is."""
+        """Return the fault of *script*, or None."""
         return script_problem(origin, script)
 
     def artifact_roots(self) -> list[Path]:
-        """Where there may be artifacts: of each project, and of what belongs to none."""
+        """Return the directories of artifacts: of each project, and of ensembles outside projects."""
         return [*(tier.path(ARTIFACTS) for tier in self.tiers if tier.project), self.settings.data / ARTIFACTS]
 
     def artifact_root(self, origin: Origin) -> Path:
-        """Where the artifacts of an ensemble of *origin* are."""
+        """Return the directory of the artifacts of ensembles of *origin*."""
         return (self.settings.data if origin.project is None else origin.base) / ARTIFACTS
 
     def state(self) -> State:
-        """What there is now."""
+        """Return the current state."""
         look = self._looking.look()
         by_name: dict[str, set[tuple[Path, Signature | None]]] = {}
         for each in look.known:
@@ -249,18 +249,18 @@ class Library:
         return made
 
     def _tiers_of(self, whose: Origin | None) -> list[Tier]:
-        """Where a name is looked for, without that of other projects."""
+        """Return the tiers in which a name of *whose* is looked up, without other projects."""
         if whose is None:
             return self.tiers
         own = [tier for tier in self.tiers if tier.holds(whose)]
         return list(dict.fromkeys([*own, *(tier for tier in self.tiers if tier.project is None)]))
 
     def _with_profiles(self, whose: Origin) -> list[Tier]:
-        """Where a profile is looked for: the user can say what the package's ensembles mean by a name."""
+        """Return the tiers in which a profile is looked up: the user may override the package's profiles."""
         return [tier for tier in self.tiers if tier.project is None or tier.holds(whose)]
 
     def _named(self, name: str, whose: Origin | None) -> Known:
-        """What *name* means. Raises :class:`~mcpd.errors.NotFound`."""
+        """Return the file that *name* means. Raises :class:`~mcpd.errors.NotFound`."""
         label, _, bare = name.rpartition("/")
         tiers_ = self._labelled(label, whose) if label else self._tiers_of(whose)
         if whose is not None and (known := _meant(self._looking.latest, tiers_, bare)) is not None and _is_same(known):
@@ -271,13 +271,13 @@ class Library:
         raise _unknown(name, [each for each in look.known if each.tier in tiers_], tiers_)
 
     def _labelled(self, label: str, whose: Origin | None) -> list[Tier]:
-        """The one that *label* names to *whose*, or several projects whose directories are called so.
+        """Return the tier that *label* names for *whose*, or all projects whose directories have that name.
 
         Raises :class:`~mcpd.errors.NotFound` if there is none.
         """
         exact = [tier for tier in self.tiers if tier.label == label]
         named = exact or [tier for tier in self.tiers if tier.project is not None and tier.project.name == label]
-        # What the user writes is the user's own word; what a project brings along reaches nobody else's work by it.
+        # The user's ensembles may name any project; those of projects and of the package must not run other projects'.
         free = whose is None or whose.tier == "user"
         allowed = [tier for tier in self.tiers if free or tier.project is None or (whose and tier.holds(whose))]
         if found := [tier for tier in named if tier in allowed]:
@@ -292,7 +292,7 @@ class Library:
 
 
 def _unknown(name: str, known: Sequence[Known], among: Sequence[Tier]) -> NotFound:
-    """The error for *name*, which nothing *known* of the tiers *among* has."""
+    """Return the error for the unknown *name*; *known* are the entries of the tiers *among*."""
     usable = list(dict.fromkeys(each.name for each in known if each.summary.name is not None))
     broken = [each.summary.problem or "" for each in known if each.summary.name is None]
     near = difflib.get_close_matches(name.rpartition("/")[2][:200], usable[:MOST_COMPARED], MOST_NAMED)
@@ -303,7 +303,7 @@ def _unknown(name: str, known: Sequence[Known], among: Sequence[Tier]) -> NotFou
         parts.append(f"{len(broken)} cannot be read: {broken[0]}")
     if not known:
         parts.append(f"they are looked for in {', '.join(str(tier.path(tier.ensembles)) for tier in among)}")
-    # os.path, as pathlib raises for what may not be looked into.
+    # os.path, as pathlib raises for inaccessible directories.
     gone = [str(tier.project) for tier in among if tier.project and not os.path.isdir(tier.project)]  # noqa: PTH112
     if gone:
         parts.append(f"of the configured projects {', '.join(map(printable, gone))} is not there")
@@ -313,12 +313,12 @@ def _unknown(name: str, known: Sequence[Known], among: Sequence[Tier]) -> NotFou
 
 
 def _meant(look: Look, among: Iterable[Tier], name: str) -> Known | None:
-    """What *name* means in the first of the tiers *among* that has it."""
+    """Return the entry for *name* in the first of the tiers *among* that has it."""
     return next((each for tier in among if (each := look.by_name.get(tier, {}).get(name)) is not None), None)
 
 
 def _is_same(known: Known) -> bool:
-    """Return True if the file of *known* is still what it was."""
+    """Return True if the file of *known* is unchanged."""
     try:
         return signature(known.tier.status(known.file.relative)) == known.file.signature
     except OSError:
@@ -326,7 +326,7 @@ def _is_same(known: Known) -> bool:
 
 
 def _entry(known: Known, beside: Known, first: Known) -> Entry:
-    """The entry of *known*, where *beside* has its name in its tier, and *first* of all."""
+    """Return the entry of *known*; *beside* is the first of its name in its tier, and *first* in all tiers."""
     summary, file = known.summary, known.file
     problem = summary.problem
     if problem is None and beside is not known:

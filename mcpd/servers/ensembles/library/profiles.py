@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The profiles of models, and what else the configuration of a tier says: ``config.yaml`` and ``profiles/*.yaml``.
+"""The profiles of models, and the other configuration of a tier: ``config.yaml`` and ``profiles/*.yaml``.
 
-A profile that is wrong is a fault of its own; it never takes others with it.
+An invalid profile is reported by itself and never affects others.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ if TYPE_CHECKING:
     from mcpd.servers.ensembles.engine.types import Origin
 
 MOST_FILES: Final = 500
-"""Of profiles in a tier."""
+"""Maximum number of profile files in a tier."""
 MOST_NAMED: Final = 5
-"""Of what a message says to be alike."""
+"""Maximum number of similar names in a message."""
 MOST_COMPARED: Final = 2000
-"""Names among which those like an unknown one are looked for."""
+"""Maximum number of names that are compared with an unknown one."""
 CONFIG_PROFILES: Final = "model_profiles"
 
 log = logging.getLogger("llm-orc")
@@ -57,36 +57,36 @@ M = TypeVar("M", bound=BaseModel)
 
 @dataclass(frozen=True, slots=True)
 class ProfileEntry:
-    """A profile, or a part of a configuration that cannot be used."""
+    """A profile, or an invalid part of a configuration."""
 
     name: str
-    """For what cannot be used as a whole that of its file or directory."""
+    """For an invalid configuration, the name of its file or directory."""
     profile: Profile | None
     origin: Origin
     shadowed: bool = False
-    """True if one of the same name counts instead."""
+    """True if another one of the same name takes precedence."""
     problem: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class _Contents:
-    """What a file says."""
+    """The content of a file."""
 
     profiles: Mapping[str, Profile | str] = field(default_factory=dict)
-    """By name; what is wrong with it for one that cannot be used."""
+    """Profiles by name; for an invalid one its fault."""
     plexus: Plexus | str | None = None
     fault: str | None = None
-    """Why it is not known which profiles it has."""
+    """The reason why its profiles are unknown."""
 
 
 class Profiles:
-    """Those of all tiers. Any thread may use it."""
+    """The profiles of all tiers; thread-safe."""
 
     def __init__(self) -> None:
         self._memory: Memory[_Contents] = Memory(4 * MOST_FILES)
 
     def entries(self, tiers: Sequence[Tier]) -> list[ProfileEntry]:
-        """All in *tiers*, those that count first where names clash at the beginning."""
+        """Return all profiles in *tiers*, for equal names in order of precedence."""
         found: list[ProfileEntry] = []
         taken: set[str] = set()
         for tier in tiers:
@@ -103,10 +103,10 @@ class Profiles:
         return found
 
     def find(self, name: str, tiers: Sequence[Tier]) -> tuple[Profile, Tier]:
-        """The profile *name*, and where it is from: the first of *tiers* that has it.
+        """Return the profile *name* and its tier, the first of *tiers* that has it.
 
-        Raises :class:`~mcpd.errors.NotFound` with names that are alike, and :class:`~mcpd.errors.InvalidConfig` if it
-        cannot be used, or if a tier that may have it cannot be read: another one would not be what is meant.
+        Raises :class:`~mcpd.errors.NotFound` with similar names; :class:`~mcpd.errors.InvalidConfig` if it is invalid,
+        or if an earlier tier cannot be read: a later profile might not be the intended one.
         """
         names: list[str] = []
         for tier in tiers:
@@ -130,12 +130,12 @@ class Profiles:
         )
 
     def plexus(self, tier: Tier) -> Plexus | None:
-        """What the configuration of *tier* says of the knowledge graph; None also if that cannot be used."""
+        """Return the configuration of Plexus in *tier*, or None if there is none or it is invalid."""
         plexus = self._read(tier, _config(tier)).plexus
         return plexus if isinstance(plexus, Plexus) else None
 
     def state(self, tiers: Sequence[Tier]) -> frozenset[tuple[Path, Signature | None]]:
-        """What is different when any file has changed."""
+        """Return a value that differs after any file has changed."""
         return frozenset((file.path, file.signature) for tier in tiers for file in _files(tier))
 
     def _contents(self, tier: Tier) -> Iterator[tuple[Path, _Contents]]:
@@ -165,7 +165,7 @@ class Profiles:
 
 
 def _files(tier: Tier) -> Iterator[File]:
-    """The configuration, and the files of profiles in the order of their names."""
+    """Yield the configuration, and the files of profiles sorted by name."""
     yield _config(tier)
     try:
         with tier.directory(PROFILES) as descriptor, os.scandir(descriptor) as entries:
@@ -184,7 +184,7 @@ def _files(tier: Tier) -> Iterator[File]:
 
 
 def _affordable(files: list[File]) -> list[File]:
-    """*files*, of which the smallest are opened: parsing takes time, and an agent waits for it."""
+    """Return *files*, of which only the smallest will be opened: parsing takes time while an agent waits."""
     total = 0
     opened = set()
     for file in sorted(files, key=lambda file: file.size):
@@ -221,7 +221,7 @@ def _configuration(text: str, path: Path) -> _Contents:
 
 
 def _sound_parts(text: str, path: Path, error: InvalidConfig) -> _Contents:
-    """What can be used of a configuration that has the faults *error*. Raises *error* if nothing can."""
+    """Return the valid parts of a configuration that has the faults *error*. Raises *error* if there are none."""
     document, positions = read(text, shown(path))
     listed = (document.get(CONFIG_PROFILES) or {}) if isinstance(document, dict) else None
     if not isinstance(listed, dict):
@@ -246,13 +246,13 @@ def _sound(model: type[M], value: Any) -> M | None:
 
 @dataclass(frozen=True, slots=True)
 class _Faults:
-    """Those of a file, told apart by the lines on which its parts begin."""
+    """The faults of a file, assigned to its parts by the lines on which these begin."""
 
     error: InvalidConfig
     begin: list[int]
 
     def of(self, line: int) -> str:
-        """What is wrong with the part that begins on *line*."""
+        """Return the faults of the part that begins on *line*."""
         end = min((each for each in self.begin if each > line), default=None)
         data = self.error.data or {}
         problems = data.get("problems")

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What listings say of each ensemble, read in a limited time and cached on disk.
+"""Summaries of ensembles for listings, read in a limited time and cached on disk.
 
-Files come with cloned projects, and the YAML parser is slow: a few of them may take minutes. The cache may be lost, be
-somebody else's or of another version; that costs time and nothing else.
+Files come with cloned projects, and the YAML parser is slow: a few of them may take minutes. The cache may be missing,
+damaged or of another version; that only costs time.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ if TYPE_CHECKING:
 
 FILE: Final = "ensembles.json"
 VERSION: Final = f"2 {__version__}"
-"""Of what a record says; another version of the program may find other faults."""
+"""Version of the records; another version of the program may find other faults."""
 MOST: Final = 20_000
-"""Records, of all that use the cache."""
+"""Maximum number of records for all users of the cache."""
 LONGEST: Final = 2000
-"""Characters of a text."""
+"""Maximum length of a text in characters."""
 
 log = logging.getLogger("llm-orc")
 
@@ -46,16 +46,16 @@ _Text = Annotated[str, Field(max_length=LONGEST)]
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """What a listing says of a file."""
+    """The summary of a file for listings."""
 
     name: EnsembleName | None
-    """None if it is not known."""
+    """None if unknown."""
     description: _Text = ""
     agents: Annotated[int, Field(ge=0)] = 0
     kinds: Annotated[tuple[Annotated[str, Field(max_length=20)], ...], Field(max_length=10)] = ()
-    """Those of its agents, each once, in the order of the alphabet."""
+    """Kinds of its agents, unique and sorted."""
     problem: _Text | None = None
-    """Why it cannot be run."""
+    """The reason why it cannot be run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,7 @@ _ADAPTER: Final = TypeAdapter(_Cache)
 
 
 def summary_of(loaded: Loaded, file: str) -> Summary:
-    """What a listing says of *loaded*, what *file* holds."""
+    """Return the summary of *loaded*, the content of *file*."""
     ensemble = loaded.ensemble
     kinds = tuple(sorted({kind_of(agent) for agent in ensemble.agents}))
     fault = graph.fault(ensemble, loaded, file)
@@ -83,22 +83,22 @@ def summary_of(loaded: Loaded, file: str) -> Summary:
 
 
 def faulty(problem: str) -> Summary:
-    """What a listing says of a file that is no ensemble."""
+    """Return the summary of a file that is not a valid ensemble."""
     return Summary(None, problem=_shown(problem))
 
 
 class Summaries:
-    """Those of all files, also of earlier processes; any thread may use it."""
+    """The summaries of all files, including those of earlier processes; thread-safe."""
 
     def __init__(self, directory: Path) -> None:
-        """*directory* is where the cache is, if it can be there."""
+        """Keep the cache in *directory*, if possible."""
         self._path = directory / FILE
         self._lock = Lock()
         self._records: dict[str, _Record] | None = None
         self._is_new = False
 
     def get(self, path: Path, signature: Signature) -> Summary | None:
-        """That of *path*, if it is known as it is now."""
+        """Return the summary of *path* if it is current, or None."""
         with self._lock:
             if self._records is None:
                 self._records = self._read()
@@ -106,7 +106,7 @@ class Summaries:
         return record.summary if record is not None and record.signature == signature else None
 
     def put(self, path: Path, signature: Signature, summary: Summary) -> None:
-        """Know *summary* until *path* changes."""
+        """Store *summary* until *path* changes."""
         with self._lock:
             if self._records is None:
                 self._records = self._read()
@@ -114,7 +114,7 @@ class Summaries:
             self._is_new = True
 
     def save(self, paths: Collection[Path], bases: Collection[Path]) -> None:
-        """Keep what is new for other processes. *paths* are all files there are now below *bases*."""
+        """Save new summaries for other processes. *paths* are all existing files below *bases*."""
         with self._lock:
             if not self._is_new or self._records is None:
                 return
@@ -122,7 +122,7 @@ class Summaries:
             present = {str(path) for path in paths}
             self._records = {path: record for path, record in self._records.items() if path in present}
             own = {path: record for path, record in self._records.items() if _is_text(path)}
-        # Meanwhile another process may have written what it knows of other projects.
+        # Another process may have added summaries of other projects meanwhile.
         records = {**_elsewhere(self._read(), bases), **own}
         cache = _Cache(VERSION, dict(list(records.items())[-MOST:]))
         try:
@@ -143,13 +143,13 @@ class Summaries:
 
 
 def _elsewhere(records: Mapping[str, _Record], bases: Collection[Path]) -> dict[str, _Record]:
-    """The *records* of files that are not below *bases*."""
+    """Return the *records* of files that are not below *bases*."""
     prefixes = tuple(f"{base}/" for base in bases)
     return {path: record for path, record in records.items() if not path.startswith(prefixes)}
 
 
 def _shown(text: str) -> str:
-    """*text* as far as it can be kept."""
+    """Return *text*, cut and encodable as UTF-8."""
     return text[:LONGEST].encode(errors="replace").decode()
 
 
@@ -162,17 +162,17 @@ def _is_text(path: str) -> bool:
 
 
 PROJECT_SECONDS: Final = 5.0
-"""For what is new in a project, in one look."""
+"""Seconds for reading new files of a project, in one scan."""
 OTHER_SECONDS: Final = 10.0
-"""The same for the user's own, and for the package's."""
+"""Seconds for reading new files of the user, and of the package, in one scan."""
 SAVED_AFTER: Final = 1.0
-"""Seconds of reading, after which what it has brought is kept for other processes."""
+"""Seconds of reading after which the summaries are saved for other processes."""
 LEFT_OUT: Final = "not looked at: the files before it took too long to read"
 
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """A file, and what is known of it."""
+    """A file with its summary."""
 
     tier: Tier
     file: File
@@ -180,26 +180,26 @@ class Known:
 
     @property
     def name(self) -> str:
-        """The ensemble's, or the file's if there is none that is known."""
+        """The name of the ensemble, or that of the file if unknown."""
         return self.summary.name or printable(self.file.path.stem)
 
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What there was at a time."""
+    """The result of a scan."""
 
     number: int = 0
-    """Later looks have greater ones."""
+    """Increases with each scan."""
     known: tuple[Known, ...] = ()
     by_name: Mapping[Tier, Mapping[str, Known]] = field(default_factory=dict)
-    """What each name means in each tier."""
+    """The file for each name in each tier."""
 
 
 class Looking:
-    """One look at a time; any thread may ask for one."""
+    """Scans the files, once at a time; thread-safe."""
 
     def __init__(self, tiers: Sequence[Tier], summaries: Summaries, clock: Callable[[], float]) -> None:
-        """*clock* tells seconds of the calling thread."""
+        """Measure with *clock*, the seconds of the calling thread."""
         self.latest = Look()
         self._tiers = tiers
         self._summaries = summaries
@@ -208,10 +208,10 @@ class Looking:
         self._turn = Lock()
 
     def look(self) -> Look:
-        """A look that began after the call did: those who wait for one that is under way share the next.
+        """Return a scan that began after the call; those that wait during a scan share the next one.
 
-        What cannot be read within :data:`PROJECT_SECONDS` or :data:`OTHER_SECONDS` is left out with a problem that says
-        so, and is read by later looks, which find the rest known. Small files come first.
+        Files that cannot be read within :data:`PROJECT_SECONDS` or :data:`OTHER_SECONDS` get a problem saying so, and
+        are read by later scans, which find the others cached. Small files are read first.
         """
         asked = next(self._numbers)
         with self._turn:
@@ -236,19 +236,19 @@ class Looking:
 
 @dataclass(slots=True)
 class _Reading:
-    """Of the files of a tier."""
+    """Reads the files of a tier."""
 
     tier: Tier
     summaries: Summaries
     clock: Callable[[], float]
     save: Callable[[], None]
     spent: float = 0.0
-    """Seconds."""
+    """Seconds spent on reading."""
     saved: float = 0.0
-    """Of these, what had been spent when summaries were last saved."""
+    """Value of :attr:`spent` when summaries were last saved."""
 
     def known(self, files: Sequence[File]) -> list[Known]:
-        """What is known of *files*, in their order."""
+        """Return *files* with their summaries, in the same order."""
         order = sorted(range(len(files)), key=lambda index: files[index].size)
         summaries = {index: self._summary(files[index]) for index in order}
         return [Known(self.tier, file, summaries[index]) for index, file in enumerate(files)]
@@ -288,13 +288,13 @@ def _summarized(data: bytes, path: Path) -> Summary:
         return summary_of(load(decoded(data, path), file), file)
     except McpdError as error:
         return faulty(error.message)
-    except Exception as error:  # What somebody else wrote hides nothing, whatever the parser makes of it.
+    except Exception as error:  # A file of others must not hide the rest, whatever the parser does with it.
         log.exception("%s cannot be read", path)
         return faulty(f"{file}: cannot be read ({type(error).__name__})")
 
 
 def _by_name(known: Iterable[Known]) -> dict[Tier, dict[str, Known]]:
-    """What each name means in each tier; a file whose own name is not known takes that of none beside it."""
+    """Return the file for each name in each tier; invalid files do not take the names of valid ones."""
     found: dict[Tier, dict[str, Known]] = {}
     for each in sorted(known, key=lambda each: each.summary.name is None):
         found.setdefault(each.tier, {}).setdefault(each.name, each)

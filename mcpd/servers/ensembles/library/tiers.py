@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The directories that ensembles come from, the only way to their files, and what was read from unchanged files.
+"""The directories of ensembles, access to their files, and a cache for unchanged files.
 
-A project may be somebody else's work: its symlinks do not lead out of its directory, and a file is never one. The
-user's own and the package's directories are laid out as the user and the package like it. Looking for ensembles opens
-nothing but directories.
+A project may be untrusted: its symlinks must not lead out of its directory, and its files must not be symlinks. The
+user and the package may lay out their directories as they like. Scanning opens only directories.
 """
 
 from __future__ import annotations
@@ -38,27 +37,27 @@ SYMLINK: Final = "a symlink, and a project's are not followed; put the file itse
 
 Kind: TypeAlias = Literal["project", "user", "shipped"]
 Signature: TypeAlias = tuple[int, int, int, int, int]
-"""What changes when a file changes: its device, and :data:`mcpd.files.Signature`."""
+"""A value that changes with a file: its device, and :data:`mcpd.files.Signature`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tier:
-    """A project, the user or the package."""
+    """A project, the user's directory or the package."""
 
     kind: Kind
     label: str
-    """What stands before ``/`` in the names of its ensembles."""
+    """The part before ``/`` in the names of its ensembles."""
     base: Path
     project: Path | None = None
 
     @property
     def ensembles(self) -> str:
-        """Where they are, from the base; ``.`` for the base itself."""
+        """Path of its ensembles from the base; ``.`` for the base itself."""
         return "." if self.kind == "shipped" else ENSEMBLES
 
     @property
     def nested(self) -> bool:
-        """True if directories below count; the package's are scripts."""
+        """True if subdirectories are scanned; the package's contain scripts."""
         return self.kind != "shipped"
 
     @property
@@ -68,23 +67,23 @@ class Tier:
 
     @property
     def _last(self) -> int:
-        """The flag for the last part of a path."""
+        """The open(2) flag for the last component of a path."""
         return 0 if self.follows else os.O_NOFOLLOW
 
     def path(self, relative: str) -> Path:
-        """Where *relative*, which is from the base, is."""
+        """Return the path of *relative*, which is relative to the base."""
         return self.base / relative
 
     def origin(self, file: Path) -> Origin:
-        """The origin of what is in *file*."""
+        """Return the origin of the ensemble in *file*."""
         return Origin(self.kind, file, self.base, self.project)
 
     def holds(self, origin: Origin) -> bool:
-        """Return True if *origin* is from here."""
+        """Return True if *origin* is from this tier."""
         return self.kind == origin.tier and self.base == origin.base
 
     def open(self, relative: str, flags: int) -> int:
-        """A descriptor of *relative*, which is from the base; it waits for nobody. Raises OSError."""
+        """Return a descriptor of *relative*, which is relative to the base, without blocking. Raises OSError."""
         flags |= os.O_CLOEXEC | (0 if flags & os.O_PATH else os.O_NONBLOCK | os.O_NOCTTY)
         if self.project is None:
             return os.open(self.path(relative), flags)
@@ -95,20 +94,20 @@ class Tier:
 
     @contextmanager
     def directory(self, relative: str) -> Iterator[int]:
-        """A descriptor of the directory *relative*, which can be listed. Raises OSError."""
+        """Yield a descriptor of the directory *relative* for listing it. Raises OSError."""
         with _closing(self.open(relative, os.O_RDONLY | os.O_DIRECTORY)) as descriptor:
             yield descriptor
 
     def status(self, relative: str) -> os.stat_result:
-        """What *relative* is. Raises OSError."""
+        """Return the status of *relative*. Raises OSError."""
         with _closing(self.open(relative, os.O_PATH | self._last)) as descriptor:
             return os.fstat(descriptor)
 
     def data(self, relative: str) -> tuple[bytes, Signature | None]:
-        """What is in *relative*, one byte more than :data:`~.format.reading.MAX_SIZE` at most, and its signature if
-        that tells it from the next edit.
+        """Return the content of *relative*, at most :data:`~.format.reading.MAX_SIZE` + 1 bytes, and its signature
+        if that will differ after the next change, else None.
 
-        Raises :class:`~mcpd.errors.InvalidConfig` that names the file if it is not a regular one, and OSError.
+        Raises :class:`~mcpd.errors.InvalidConfig`, with the path, if it is not a regular file, and OSError.
         """
         with _closing(self.open(relative, os.O_RDONLY | self._last)) as descriptor:
             before = os.fstat(descriptor)
@@ -121,19 +120,19 @@ class Tier:
         return data, signature(after) if same and files.settled(after) else None
 
     def read(self, relative: str) -> tuple[str, Signature | None]:
-        """The text of *relative*, and its signature if that tells it from the next edit.
+        """Return the text of *relative*, and its signature if that will differ after the next change, else None.
 
-        Raises :class:`~mcpd.errors.InvalidConfig` that names the file for what is no text, not a regular file or
-        larger than :data:`~.format.reading.MAX_SIZE`, and OSError.
+        Raises :class:`~mcpd.errors.InvalidConfig`, with the path, if it is not text, not a regular file or larger than
+        :data:`~.format.reading.MAX_SIZE`, and OSError.
         """
         data, settled = self.data(relative)
         return decoded(data, self.path(relative)), settled
 
 
 def decoded(data: bytes, path: Path) -> str:
-    """The text that *data* of the file *path* is.
+    """Return the text in *data*, the content of the file *path*.
 
-    Raises :class:`~mcpd.errors.InvalidConfig` that names the file for what is no text, or larger than
+    Raises :class:`~mcpd.errors.InvalidConfig`, with the path, if it is not text, or larger than
     :data:`~.format.reading.MAX_SIZE`.
     """
     if len(data) > MAX_SIZE:
@@ -145,36 +144,36 @@ def decoded(data: bytes, path: Path) -> str:
 
 
 def tiers(settings: Settings) -> list[Tier]:
-    """All of them, those that count first where names clash at the beginning."""
+    """Return all tiers, for equal names in order of precedence."""
     labels = _labels(settings.projects)
     projects = [Tier("project", labels[each], each / DIRECTORY, each) for each in dict.fromkeys(settings.projects)]
     return [*projects, Tier("user", "user", settings.user), Tier("shipped", "shipped", settings.shipped)]
 
 
 def signature(status: os.stat_result) -> Signature:
-    """What changes when the file changes."""
+    """Return a value that changes with the file."""
     return (status.st_dev, *files.signature(status))
 
 
 def shown(path: Path) -> str:
-    """*path* for messages: somebody else chose the names in it."""
+    """Return *path*, whose names may be chosen by others, in printable form for messages."""
     return "/".join(map(printable, path.parts)).replace("//", "/", 1)
 
 
 def unusable(path: Path, fault: str) -> InvalidConfig:
-    """The error for a file that cannot be read at all."""
+    """Return the error for a file that cannot be used at all."""
     error = InvalidConfig(f"{shown(path)}: {fault}")
     error.data = {"file": shown(path), "line": 1}
     return error
 
 
 def unreadable(path: Path, error: OSError) -> InvalidConfig:
-    """The error for a file that the system does not give."""
+    """Return the error for a file that cannot be opened or read."""
     return unusable(path, refusal(error))
 
 
 def refusal(error: OSError) -> str:
-    """Why the system does not give a file."""
+    """Return the reason why a file cannot be opened or read."""
     if error.errno == errno.EXDEV:
         return "leads out of the project by a symlink, and is left out"
     if error.errno == errno.ELOOP:
@@ -191,7 +190,7 @@ def _closing(descriptor: int) -> Iterator[int]:
 
 
 def _labels(projects: Sequence[Path]) -> dict[Path, str]:
-    """The name of each project's directory, with as many of those around it as it takes to tell them apart."""
+    """Return the name of each project's directory, with as many parent directories as it takes to be unique."""
     labels: dict[Path, str] = {}
     for project in projects:
         parts = project.parts[1:]
@@ -210,7 +209,7 @@ T = TypeVar("T")
 
 
 class Memory(Generic[T]):
-    """For each of at most *most* files what was made of it; what was put in first goes first. Any thread may use it."""
+    """Cache of a value for each of at most *most* files, which discards the oldest; thread-safe."""
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -218,13 +217,13 @@ class Memory(Generic[T]):
         self._made: dict[Path, tuple[Signature, T]] = {}
 
     def get(self, path: Path, signature: Signature) -> T | None:
-        """What was made of *path*, if it is still what it was."""
+        """Return the value for *path* if the file is unchanged, or None."""
         with self._lock:
             found = self._made.get(path)
         return found[1] if found is not None and found[0] == signature else None
 
     def put(self, path: Path, signature: Signature, made: T) -> None:
-        """Remember *made*."""
+        """Store the value *made*."""
         with self._lock:
             self._made.pop(path, None)
             self._made[path] = (signature, made)
@@ -233,56 +232,56 @@ class Memory(Generic[T]):
 
 
 MOST_FILES: Final = 5000
-"""Of a tier."""
+"""Maximum number of files in a tier."""
 MOST_NAMES: Final = 20_000
-"""Of a tier, whatever they are."""
+"""Maximum number of names of any kind in a tier."""
 MAX_DEPTH: Final = 8
-"""Of directories below that of ensembles."""
+"""Maximum depth of directories below that of the ensembles."""
 
 
 @dataclass(frozen=True, slots=True)
 class File:
-    """A file that is to be an ensemble."""
+    """A possible ensemble file."""
 
     path: Path
     relative: str
-    """From the base of its tier."""
+    """Path relative to the base of its tier."""
     signature: Signature | None = None
     modified: float = 0.0
     """Seconds since the epoch."""
     problem: str | None = None
-    """Why it is not even opened, without its path."""
+    """The reason why it is not opened, without its path."""
 
     @property
     def size(self) -> int:
-        """In bytes; of what is not opened nothing."""
+        """Size in bytes; 0 if it is not opened."""
         return 0 if self.signature is None else self.signature[2]
 
 
 @dataclass(slots=True)
 class Walk:
-    """What there is in the directory of ensembles of *tier*, in the order of paths."""
+    """The files and directories of the ensembles of *tier*, sorted by path."""
 
     tier: Tier
     files: list[File] = field(default_factory=list)
     directories: list[Path] = field(default_factory=list)
-    """That one and those below."""
+    """The directory of the ensembles and its subdirectories."""
     _names: int = 0
     _full: bool = False
     _seen: set[tuple[int, int]] = field(default_factory=set)
 
     def __post_init__(self) -> None:
-        """Look."""
+        """Scan the directory."""
         self._look(self.tier.ensembles, 0)
         self.files.sort(key=lambda file: os.fsencode(file.relative))
 
     def _look(self, relative: str, depth: int) -> None:
-        """At the directory *relative* and those below."""
+        """Scan the directory *relative* and those below."""
         below: list[str] = []
         try:
             with self.tier.directory(relative) as descriptor:
                 status = os.fstat(descriptor)
-                if (status.st_dev, status.st_ino) in self._seen:  # A symlink to one of them.
+                if (status.st_dev, status.st_ino) in self._seen:  # A symlink to a directory that was scanned already.
                     return
                 self._seen.add((status.st_dev, status.st_ino))
                 self.directories.append(self.tier.path(relative))
@@ -302,7 +301,7 @@ class Walk:
                 self._look(each, depth + 1)
 
     def _take(self, entry: os.DirEntry[str], prefix: str, below: list[str]) -> None:
-        """Take a file in, and a directory into *below*."""
+        """Add a file, or append a directory to *below*."""
         self._names += 1
         if self._names > MOST_NAMES:
             self._fill()
@@ -339,13 +338,13 @@ class Walk:
             below.append(relative)
 
     def _fill(self) -> None:
-        """Take nothing more, and say so."""
+        """Stop adding, and note that as a problem."""
         self._full = True
         most = f"{MOST_FILES} ensembles or {MOST_NAMES} names"
         self._complain(self.tier.ensembles, f"there are more than {most}; the rest is left out")
 
     def _refused(self, relative: str, error: OSError) -> None:
-        """What is not there, or a symlink to what is no directory, is nothing to speak of."""
+        """Ignore what does not exist, and symlinks to non-directories; note other errors."""
         if error.errno not in {errno.ENOENT, errno.ENOTDIR, errno.ELOOP}:
             self._complain(relative, refusal(error))
 
@@ -357,5 +356,5 @@ class Walk:
 def _is_directory(entry: os.DirEntry[str]) -> bool:
     try:
         return entry.is_dir()
-    except OSError:  # Symlinks that go round in a circle.
+    except OSError:  # A loop of symlinks.
         return False

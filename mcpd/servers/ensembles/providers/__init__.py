@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Models, behind whatever serves them."""
+"""Models, by the APIs of their providers."""

@@ -48,7 +48,7 @@ class _Message(Answer):
 
 
 def call(prompt: Prompt, base: Base, key: str | None) -> Call:
-    """The request for *prompt*."""
+    """Return the request for *prompt*."""
     profile = prompt.profile
     body = {"max_tokens": DEFAULT_MAX_TOKENS, **options(profile)}
     if profile.max_tokens is not None:
@@ -63,12 +63,12 @@ def call(prompt: Prompt, base: Base, key: str | None) -> Call:
 
 
 def completion(asked: Call, answer: Any) -> Completion:
-    """What *answer* to *asked* says. Raises :class:`~mcpd.errors.McpdError`."""
+    """Return the completion in *answer* to *asked*. Raises :class:`~mcpd.errors.McpdError`."""
     found = parsed(_Message, answer, asked)
     if found.stop_reason in _NO_ANSWERS:
         raise refused(asked, found.stop_reason)
     usage = found.usage
-    # What is read from and written to the cache is not part of the first number.
+    # Tokens read from and written to the cache are not included in the first number.
     taken = usage.input_tokens + usage.cache_creation_input_tokens + usage.cache_read_input_tokens
     text = "".join(block.text for block in found.content if block.type == "text")
     return Completion(text, taken, usage.output_tokens, found.model)

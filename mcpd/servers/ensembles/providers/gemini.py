@@ -33,7 +33,7 @@ _ANSWERS: Final = frozenset({"", "FINISH_REASON_UNSPECIFIED", "STOP", "MAX_TOKEN
 class _Part(Answer):
     text: Text = ""
     thought: Any = False
-    """Whether it is what the model thinks, not what it answers."""
+    """True if it is a thought of the model, not its answer."""
 
 
 class _Content(Answer):
@@ -63,7 +63,7 @@ class _Response(Answer):
 
 
 def call(prompt: Prompt, base: Base, key: str | None) -> Call:
-    """The request for *prompt*; the profile's options are its ``generationConfig``."""
+    """Return the request for *prompt*; the profile's options are its ``generationConfig``."""
     profile = prompt.profile
     config = options(profile)
     if profile.temperature is not None:
@@ -78,13 +78,13 @@ def call(prompt: Prompt, base: Base, key: str | None) -> Call:
     if config:
         body["generationConfig"] = config
     model = quote(profile.model.removeprefix("models/"), safe="")
-    # In the URL the key would end up in logs.
+    # The key is sent in a header, as URLs end up in logs.
     headers = {"x-goog-api-key": key} if key else {}
     return Call(f"{base}/v1beta/models/{model}:generateContent", body, headers, key)
 
 
 def completion(asked: Call, answer: Any) -> Completion:
-    """What *answer* to *asked* says. Raises :class:`~mcpd.errors.McpdError`."""
+    """Return the completion in *answer* to *asked*. Raises :class:`~mcpd.errors.McpdError`."""
     found = parsed(_Response, answer, asked)
     if found.feedback.reason:
         raise refused(asked, found.feedback.reason)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Requests to models' APIs, and what the APIs share: options, answers whose parts may be of any type, and failures."""
+"""Requests to models' APIs, and their common parts: options, lenient parsing of answers, and errors."""
 
 from __future__ import annotations
 
@@ -39,18 +39,18 @@ if TYPE_CHECKING:
     from mcpd.servers.ensembles.format.models import Profile
 
 CONNECT_TIMEOUT: Final = 10.0
-"""Seconds for a connection; all else is limited by who asks."""
+"""Seconds to connect; the caller limits the rest."""
 CONNECTIONS: Final = 64
 MAX_ANSWER: Final = 8 * 1024 * 1024
-"""Bytes of an answer."""
+"""Maximum size of an answer in bytes."""
 MAX_REFUSAL: Final = 64 * 1024
-"""Bytes that are read of an answer that is an error."""
+"""Bytes to read of an error answer."""
 _IDLE: Final = 30.0
-"""Seconds after which a connection that nobody uses is closed."""
+"""Seconds after which an unused connection is closed."""
 _SPENT: Final = frozenset({"insufficient_quota", "enforced_spend_limit_reached"})
-"""The codes of a limit that waiting does not lift."""
+"""Codes of limits that waiting does not lift."""
 _FOR_NOW: Final = frozenset({402, 408, 425, 429})
-"""The statuses, beside those of the server's own faults, that may be others later."""
+"""Status codes, in addition to 5xx, of errors that may be temporary."""
 _FINAL: Final[Mapping[int, tuple[type[McpdError], str]]] = {
     300: (InvalidConfig, "; redirects are not followed, set base_url to where the API is"),
     403: (NotAuthorized, "; check that the key may use this model"),
@@ -68,11 +68,11 @@ class Call:
     body: Mapping[str, Any]
     headers: Mapping[str, str] = field(repr=False)
     key: str | None = field(repr=False, default=None)
-    """What no message repeats."""
+    """The key, which is removed from messages."""
 
 
 class Http:
-    """One client for all APIs. TLS is always verified; redirects are not followed."""
+    """The HTTP client for all APIs. TLS is always verified; redirects are not followed."""
 
     def __init__(self) -> None:
         self._client: httpx2.AsyncClient | None = None
@@ -84,11 +84,11 @@ class Http:
             await self._client.aclose()
 
     async def post(self, call: Call) -> Any:
-        """The JSON that *call* is answered with.
+        """Return the JSON answer to *call*.
 
-        Raises what :meth:`mcpd.servers.ensembles.engine.types.Models.complete` says; ``data["retryable"]`` tells
-        whether another try may help, ``data["retry_after"]`` when; it is None for a limit of which nothing is known but
-        that waiting lifts it.
+        Raises the errors of :meth:`mcpd.servers.ensembles.engine.types.Models.complete`; ``data["retryable"]`` says
+        whether a retry may help, ``data["retry_after"]`` after how many seconds; it is None for a limit that waiting
+        lifts after an unknown time.
         """
         content = _content(call)
         client = await self._opened()
@@ -118,19 +118,19 @@ class Http:
 
 
 def fault(error: McpdError, *, retryable: bool = False, **data: object) -> McpdError:
-    """*error* with its ``data``."""
+    """Return *error* with ``data`` set."""
     error.data = {"retryable": retryable, **data}
     return error
 
 
 def words(text: str) -> str:
-    """*text* from outside, on one line, for a message: at most 280 of its characters."""
+    """Return untrusted *text* on one line for a message: at most 280 of its characters."""
     line = " ".join(text[:2000].split())
     return printable(line[:140]) + printable(line[140:280])
 
 
 def _open() -> httpx2.AsyncClient:
-    # Costs half a second, which no run without such a model shall pay.
+    # The import takes half a second, which only runs with such a model should pay.
     import httpx2
 
     return httpx2.AsyncClient(
@@ -139,14 +139,14 @@ def _open() -> httpx2.AsyncClient:
             "User-Agent": f"mcpd-llm-orc/{__version__}",
             "Accept": "application/json",
             "Content-Type": "application/json",
-            # What is not compressed cannot be larger than what came over the line.
+            # The size of an uncompressed answer is bounded by the bytes received.
             "Accept-Encoding": "identity",
         },
         timeout=httpx2.Timeout(None, connect=CONNECT_TIMEOUT),
         limits=httpx2.Limits(
             max_connections=CONNECTIONS, max_keepalive_connections=CONNECTIONS, keepalive_expiry=_IDLE
         ),
-        # A proxy is not asked for this machine: it would see the keys of what has no TLS.
+        # No proxy for this machine: it would see the keys, as TLS is not required.
         mounts={f"all://{host}": None for host in LOOPBACK},
         follow_redirects=False,
     )
@@ -160,7 +160,7 @@ def _content(call: Call) -> bytes:
 
 
 async def _part(response: httpx2.Response, most: int) -> bytes:
-    """The body, or as much of it as exceeds *most* bytes with its last part."""
+    """Return the body, read until it has at least *most* bytes."""
     found = bytearray()
     async for chunk in response.aiter_raw():
         found += chunk
@@ -183,14 +183,14 @@ def _json(place: str, response: httpx2.Response, body: bytes) -> Any:
 
 
 def _refusal(call: Call, response: httpx2.Response, body: bytes) -> McpdError:
-    """What it means that the answer has a status that is no success."""
+    """Return the error for an unsuccessful status."""
     status = response.status_code
     said, codes, delay = _said(body)
-    # A key shorter than any real one is no secret, and may be part of a word.
+    # A key shorter than any real one is not secret, and may be part of a word.
     told = words(said.replace(call.key, "…") if call.key and len(call.key) >= 8 else said)
     answers = f"{call.url} answers HTTP {status} ({_phrase(status)}){told and f': {told}'}"
     if status == 401 or "API_KEY_INVALID" in codes:
-        # Some APIs repeat parts of the key.
+        # Omit the message, as some APIs repeat parts of the key.
         return fault(NotAuthorized(_unknown_key(call, status)))
     if status >= 500 or status in _FOR_NOW:
         after = _retry_after(response.headers.get("Retry-After", ""), delay)
@@ -222,7 +222,7 @@ def _phrase(status: int) -> str:
 
 
 def _said(body: bytes) -> tuple[str, frozenset[str], str]:
-    """What an error says, its codes, and after which time Google's ``RetryInfo`` allows another try."""
+    """Return the message, the codes, and the delay in Google's ``RetryInfo``, of an error."""
     try:
         found = load_json(body, "the error")
     except InvalidManifest:
@@ -245,7 +245,7 @@ def _said(body: bytes) -> tuple[str, frozenset[str], str]:
 
 
 def _retry_after(header: str, delay: str) -> float | None:
-    """Seconds until another try makes sense, from ``Retry-After`` (RFC 9110 §10.2.3) or ``34.5s`` of an error."""
+    """Return the seconds until a retry is useful, from ``Retry-After`` (RFC 9110 §10.2.3) or ``34.5s`` in an error."""
     for text in (header.strip(), delay.strip()):
         if found := _SECONDS.fullmatch(text):
             return float(found[1])
@@ -266,18 +266,18 @@ def _reason(error: BaseException) -> str:
 
 
 DEFAULT_MAX_TOKENS: Final = 4096
-"""Where an API wants a number and the profile has none; the smallest limit among the models in use."""
+"""Default for APIs that require a limit if the profile has none: the smallest limit of the models in use."""
 JSON_ONLY: Final = "Answer with JSON only: no words before or after it, no code fence."
 _OURS: Final = frozenset({
     "model", "messages", "contents", "system", "system_instruction", "systemInstruction", "stream", "key", "api_key",
     "apiKey", "authorization", "headers", "base_url",
 })  # fmt: skip
-"""What no option may set."""
+"""Members of the request that options must not set."""
 _MOST_TOKENS: Final = 1 << 53
 
 
 def _text(value: Any) -> Any:
-    """Half a surrogate pair cannot be written to any file."""
+    """Replace single surrogates, which cannot be encoded."""
     return value.encode(errors="replace").decode() if isinstance(value, str) else value
 
 
@@ -299,17 +299,17 @@ def _objects(value: Any) -> Any:
 
 Text = Annotated[str, BeforeValidator(_text)]
 Count = Annotated[int, BeforeValidator(_count)]
-"""0 for what is no number of tokens."""
+"""A number of tokens; 0 for invalid values."""
 Name = Annotated[str, BeforeValidator(_name)]
-"""A word for messages and listings; empty for what is no text."""
+"""A word for messages and listings; empty for invalid values."""
 LAX_OBJECT: Final = BeforeValidator(_object)
-"""An object without members for what is none."""
+"""An object; empty for other values."""
 LAX_OBJECTS: Final = BeforeValidator(_objects)
-"""A list without what is no object."""
+"""A list of objects; other values are ignored."""
 
 
 class Answer(BaseModel):
-    """An object of an answer, of which the rest does not matter."""
+    """An object in an answer; other members are ignored."""
 
     model_config = ConfigDict(extra="ignore", frozen=True, protected_namespaces=())
 
@@ -318,7 +318,7 @@ A = TypeVar("A", bound=Answer)
 
 
 def parsed(kind: type[A], answer: Any, call: Call) -> A:
-    """*answer* as a *kind*. Raises :class:`~mcpd.errors.McpdError` that says what is wrong with it."""
+    """Return *answer* as a *kind*. Raises :class:`~mcpd.errors.McpdError` with the fault if it is invalid."""
     try:
         return kind.model_validate(answer)
     except ValidationError as error:
@@ -326,25 +326,25 @@ def parsed(kind: type[A], answer: Any, call: Call) -> A:
 
 
 def unusable(call: Call, why: str) -> McpdError:
-    """The fault of an answer that is none."""
+    """Return the error for an answer that is not a completion."""
     return fault(McpdError(f"{call.url} answers something else than a completion ({why}); check provider and base_url"))
 
 
 def refused(call: Call, reason: str, said: str = "") -> McpdError:
-    """The fault of a model that does not answer, for *reason*, a word of its API."""
+    """Return the error for a model that did not answer, for *reason*, a word of its API."""
     more = f": {words(said)}" if said else ""
     return fault(McpdError(f"the model at {call.url} gives no answer ({words(reason)}){more}"), reason=words(reason))
 
 
 def _error_in(answer: Any) -> str:
-    """What an error with a status of success says."""
+    """Return the message of an error that was sent with a successful status."""
     error = answer.get("error") if isinstance(answer, dict) else None
     said = error.get("message") if isinstance(error, dict) else error
     return f": {words(said)}" if isinstance(said, str) else ""
 
 
 def options(profile: Profile) -> dict[str, Any]:
-    """The profile's own options. Raises :class:`~mcpd.errors.InvalidConfig` for those that are not its to set."""
+    """Return the profile's own options. Raises :class:`~mcpd.errors.InvalidConfig` for those that it must not set."""
     given = dict(profile.options or {})
     if wrong := sorted(given.keys() & _OURS):
         raise InvalidConfig(f"options of a model must not set {', '.join(wrong)}; the profile has keys for what it may")
@@ -352,5 +352,5 @@ def options(profile: Profile) -> dict[str, Any]:
 
 
 def with_json(system: str | None) -> str:
-    """*system*, and that the answer is to be JSON."""
+    """Return *system* with the instruction that the answer has to be JSON."""
     return f"{system}\n\n{JSON_ONLY}" if system else JSON_ONLY

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The keys of models' APIs, each for one base URL and what is below it, and where models may be requested.
+"""The keys of models' APIs, each for one base URL and paths below it, and the base URLs that may be used.
 
-A project's profile, which anybody may have written, reaches only the APIs of :data:`DEFAULTS` and those that the user's
+A project's profile, which anybody may have written, can use only the APIs in :data:`DEFAULTS` and those that the user's
 keys or profiles name. Otherwise a cloned project could make this program send requests to any service of the local
 network, or of the machine itself.
 """
@@ -29,7 +29,7 @@ GEMINI: Final = "https://generativelanguage.googleapis.com"
 OLLAMA: Final = "http://localhost:11434/v1"
 
 LOOPBACK: Final = ("localhost", "127.0.0.1", "[::1]")
-"""The hosts that are this machine: no proxy is asked for them, and they alone get a key without TLS."""
+"""Names of this machine: no proxy is used for them, and only they get a key without TLS."""
 
 MAX_URL: Final = 2048
 _URL: Final = re.compile(
@@ -45,25 +45,25 @@ _WORDS: Final = (
     ("GEMINI_API_KEY", "", GEMINI),
     ("GOOGLE_API_KEY", "", GEMINI),
 )
-"""The variable of a key, the variable of the base URL that it is for, and that base URL if it says nothing."""
+"""Variable of a key, variable of the base URL that it is for, and default base URL."""
 
 
 @dataclass(frozen=True, slots=True)
 class Base:
-    """A base URL in its one form: no default port, no slash at the end, lower-case scheme and host."""
+    """A base URL in normal form: no default port, no slash at the end, lower-case scheme and host."""
 
     scheme: str
     host: str
-    """With brackets if it is an IPv6 address."""
+    """In brackets if it is an IPv6 address."""
     port: int
     path: str
 
     @classmethod
     def parse(cls, text: str, whose: str) -> Self:
-        """The base URL *text*. Raises :class:`~mcpd.errors.InvalidConfig`, which says that it is *whose*."""
+        """Parse the base URL *text*, which messages call *whose*. Raises :class:`~mcpd.errors.InvalidConfig`."""
         authority = text.partition("://")[2].partition("/")[0]
         if "@" in authority:
-            # What stands before it may be a password.
+            # The part before "@" may be a password.
             raise InvalidConfig(f"{whose} has a user name or password in it; give the key on its own")
         found = _URL.fullmatch(text) if len(text) <= MAX_URL else None
         if found is None:
@@ -101,15 +101,15 @@ def _host(text: str, whose: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """What is wrong with a key that was left out."""
+    """The fault of a key that was ignored."""
 
     base: Base | None
-    """Where it was to go; None if nothing says so."""
+    """The base URL that it is for; None if unknown."""
     message: str
 
 
 class Keys(Mapping[str, str]):
-    """Keys by base URL. What it says of itself holds none."""
+    """Keys by base URL. The repr contains no keys."""
 
     def __init__(
         self,
@@ -117,11 +117,11 @@ class Keys(Mapping[str, str]):
         bases: Mapping[str, str] = MappingProxyType({}),
         faults: Sequence[Fault] = (),
     ) -> None:
-        """*bases* replaces some of the built-in base URLs, such as :data:`OPENAI`. Of *faults* hears who asks for one
-        of these keys.
+        """Replace some of the built-in base URLs, such as :data:`OPENAI`, by *bases*. *faults* are reported when
+        one of these keys is needed.
 
-        Raises :class:`~mcpd.errors.InvalidConfig` for what is no base URL or no key, and for a key that would go over
-        a network in the clear.
+        Raises :class:`~mcpd.errors.InvalidConfig` for an invalid base URL or key, and for a key that would be sent over
+        a network without TLS.
         """
         self._keys: dict[Base, str] = {}
         for url, key in given.items():
@@ -132,11 +132,11 @@ class Keys(Mapping[str, str]):
 
     @classmethod
     def from_environment(cls, environ: Mapping[str, str]) -> Self:
-        """Keys of ``OPENAI_API_KEY``, ``ANTHROPIC_API_KEY``, ``GEMINI_API_KEY`` or ``GOOGLE_API_KEY``, and of
-        ``LLM_ORC_KEYS``: pairs ``BASE_URL=KEY`` with white space between them.
+        """Return keys from ``OPENAI_API_KEY``, ``ANTHROPIC_API_KEY``, ``GEMINI_API_KEY``, ``GOOGLE_API_KEY``, and from
+        ``LLM_ORC_KEYS``: pairs ``BASE_URL=KEY`` separated by white space.
 
-        ``OPENAI_BASE_URL`` and ``ANTHROPIC_BASE_URL`` say where these APIs are, and their keys go there alone. What is
-        wrong is left out, and is one of the ``faults``, which name the variable.
+        ``OPENAI_BASE_URL`` and ``ANTHROPIC_BASE_URL`` replace the base URLs of these APIs, and their keys are sent only
+        there. Invalid values are ignored and listed in ``faults``, which name the variable.
         """
         keys: dict[str, str] = {}
         bases: dict[str, str] = {}
@@ -145,7 +145,7 @@ class Keys(Mapping[str, str]):
             place = Base.parse(default, name)
             try:
                 if url := environ.get(where, "").strip():
-                    # The key may be one of that place, and goes nowhere else.
+                    # The key may be meant for that URL, and is sent nowhere else.
                     place = Base.parse(url, where)
                     bases[default] = str(place)
                 if key := environ.get(name, "").strip():
@@ -176,16 +176,16 @@ class Keys(Mapping[str, str]):
         return f"Keys({sorted(self)})"
 
     def base(self, default: str) -> Base:
-        """Where the API is that is at *default* if nobody says otherwise."""
+        """Return the base URL of the API whose default is *default*."""
         return Base.parse(self._bases.get(default, default), "the base URL")
 
     def key(self, base: Base) -> str | None:
-        """The key that goes to *base*: that of the nearest base URL that covers it; None if that was left out."""
+        """Return the key for *base*: that of the nearest base URL that covers it; None if that was ignored."""
         nearest = self._nearest(base)
         return None if nearest is None or self.fault(base) is not None else self._keys[nearest]
 
     def fault(self, base: Base) -> str | None:
-        """What is wrong with the key that would go to *base*; None if it is all right, or nobody gave one."""
+        """Return the fault of the key for *base*; None if it is valid, or there is none."""
         nearest = self._nearest(base)
         covering = [each for each in self.faults if each.base is not None and each.base.covers(base)]
         found = max(covering, key=lambda each: len(each.base.path) if each.base else 0, default=None)
@@ -198,7 +198,7 @@ class Keys(Mapping[str, str]):
 
 
 def _pair(text: str, whose: str) -> tuple[Base, str] | Fault:
-    """The base URL and the key that *text* is, or what is wrong with it."""
+    """Return the base URL and the key in *text*, or the fault in it."""
     url, equals, key = text.partition("=")
     if not equals or "://" not in url:
         return Fault(None, f"{whose}: not BASE_URL=KEY, such as https://models.example.com/v1=KEY")
@@ -211,7 +211,7 @@ def _pair(text: str, whose: str) -> tuple[Base, str] | Fault:
 
 
 def _checked(base: Base, key: str, whose: str = "") -> str:
-    """*key*, if it may go to *base*."""
+    """Return *key* if it may be sent to *base*. Raises :class:`~mcpd.errors.InvalidConfig`."""
     prefix = f"{whose}: " if whose else ""
     if not _KEY.fullmatch(key):
         raise InvalidConfig(f"{prefix}the key for {base} is empty, too long, or has characters that no key has")
@@ -232,21 +232,21 @@ DEFAULTS: Final = {
     "google-gemini": GEMINI,
     "google": GEMINI,
 }
-"""Where the APIs of providers are, if the profile has no ``base_url``."""
+"""Base URLs of providers, for profiles without ``base_url``."""
 VARIABLES: Final = {OPENAI: "OPENAI_API_KEY", ANTHROPIC: "ANTHROPIC_API_KEY", GEMINI: "GEMINI_API_KEY"}
-"""The variables of the keys without which these answer nobody."""
+"""Variables of the keys without which these APIs do not answer."""
 
 
 class Access:
-    """Where models may be asked, and with which keys."""
+    """The base URLs that may be used, and their keys."""
 
     def __init__(self, keys: Keys, allowed: Callable[[], Collection[str]] = tuple) -> None:
-        """*allowed* gives the base URLs of the user's own profiles."""
+        """Use *keys*; *allowed* returns the base URLs of the user's own profiles."""
         self._keys = keys
         self._allowed = allowed
 
     def fault(self, profile: Profile, *, trusted: bool) -> str | None:
-        """Return what keeps the model of *profile* from being asked; see :meth:`base`."""
+        """Return why the model of *profile* cannot be used, or None; see :meth:`base`."""
         if profile.provider not in DEFAULTS:
             return None
         try:
@@ -256,9 +256,9 @@ class Access:
         return None
 
     def base(self, profile: Profile, *, trusted: bool) -> Base:
-        """Return where the model of *profile* is, whose ``base_url`` is the user's own word if *trusted*.
+        """Return the base URL of *profile*; with *trusted*, its ``base_url`` was configured by the user.
 
-        Raises :class:`~mcpd.errors.NotAuthorized` if nothing may be sent there.
+        Raises :class:`~mcpd.errors.NotAuthorized` if requests to it are not permitted.
         """
         if profile.base_url is None:
             return self._keys.base(DEFAULTS[profile.provider])
@@ -276,18 +276,18 @@ class Access:
             try:
                 known.append(Base.parse(url, "base_url"))
             except InvalidConfig:
-                # It allows nothing; what is wrong with it is said to whoever uses its profile.
+                # It permits nothing; the fault is reported where its profile is used.
                 continue
         return known
 
     def key(self, base: Base) -> str | None:
-        """Return the key that is sent to *base*. Raises :class:`~mcpd.errors.McpdError` if one is missing or wrong."""
+        """Return the key that is sent to *base*. Raises :class:`~mcpd.errors.McpdError` if it is missing or invalid."""
         if (fault := self._keys.fault(base)) is not None:
             raise InvalidConfig(fault)
         key = self._keys.key(base)
         variable = next((name for url, name in VARIABLES.items() if Base.parse(url, url).covers(base)), None)
         if key is None and variable is not None:
-            # What does not say where it belongs may be this one.
+            # A key whose base URL is unknown may be the missing one.
             unclear = "".join(f"; {each.message}" for each in self._keys.faults if each.base is None)
             raise ConfigMissing(
                 f"there is no key for {base}: set one with 'mcpctl secret set llm-orc {variable}', or {variable} in"

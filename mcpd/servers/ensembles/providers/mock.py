@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""A model that is none: its answers follow from the input and the profile's options, without any network."""
+"""Deterministic fake model: its answers depend only on the input and the profile's options; no network is used."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from mcpd.servers.ensembles.engine.types import Prompt
 
 _REMEMBERED: Final = 10_000
-"""Prompts whose failures are counted at the same time."""
+"""Maximum number of prompts whose failures are counted at the same time."""
 
 
 class Options(BaseModel):
@@ -30,26 +30,26 @@ class Options(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     response: str | None = None
-    """The answer; ``{input}`` in it is the input."""
+    """The answer, in which ``{input}`` is replaced by the input."""
     echo: bool = False
     """Answer with the input."""
     latency: Annotated[float, Field(ge=0, le=MAX_SECONDS, allow_inf_nan=False)] = 0
     """Seconds before the answer, or the failure."""
     fail: Literal["rate-limited", "unavailable", "refused"] | None = None
     times: Annotated[int, Field(ge=1)] | None = None
-    """How often a prompt fails before it is answered; then it begins anew. Always, if it says nothing."""
+    """How often a prompt fails before it is answered; then counting restarts. Without a number it always fails."""
     tokens: Annotated[int, Field(ge=0, lt=1 << 53)] | None = None
-    """What the answer is said to have taken, all of it as output; a quarter of the characters if it says nothing."""
+    """Number of tokens of the answer, all of them output; by default a quarter of the characters."""
 
 
 class Mock:
-    """Remembers how often a prompt has failed."""
+    """The fake model, which counts the failures of each prompt."""
 
     def __init__(self) -> None:
         self._failed: OrderedDict[str, int] = OrderedDict()
 
     async def complete(self, prompt: Prompt) -> Completion:
-        """The answer. Raises what the options say, and :class:`~mcpd.errors.InvalidConfig` for faulty ones."""
+        """Return the answer. Raises the error that the options set, and :class:`~mcpd.errors.InvalidConfig`."""
         options = _options(prompt)
         await asyncio.sleep(options.latency)
         self._fail(prompt, options)
@@ -96,6 +96,6 @@ def _text(prompt: Prompt, options: Options) -> str:
 
 
 def _digest(prompt: Prompt) -> str:
-    """The same for the same prompt and profile, on every machine."""
+    """Return a hash that is the same for the same prompt and profile, on every machine."""
     asked = [prompt.text, prompt.system, prompt.json, prompt.profile.model_dump(mode="json")]
     return hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Asks the model of a profile, by whatever serves it."""
+"""Completions by the model of a profile, whichever provider serves it."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ class HttpModels:
         sampling: Sampling | None,
         allowed: Callable[[], Collection[str]] = tuple,
     ) -> None:
-        """*allowed* gives the base URLs of the user's own profiles.
+        """Use *keys*; *allowed* returns the base URLs of the user's own profiles.
 
-        Raises :class:`~mcpd.errors.InvalidConfig` for keys that cannot be used, see :class:`.keys.Keys`.
+        Raises :class:`~mcpd.errors.InvalidConfig` for invalid keys, see :class:`.keys.Keys`.
         """
         self.access = Access(keys if isinstance(keys, Keys) else Keys(keys), allowed)
         self._sampling = sampling
@@ -54,9 +54,9 @@ class HttpModels:
         await self._http.close()
 
     async def complete(self, prompt: Prompt) -> Completion:
-        """What the model answers. Raises what ``engine.types.Models`` says.
+        """Return the answer of the model. Raises the errors of ``engine.types.Models``.
 
-        ``data["retryable"]`` tells whether another try may help, and ``data["reason"]`` why a model gave no answer.
+        ``data["retryable"]`` is True if a retry may help, and ``data["reason"]`` is why a model did not answer.
         """
         profile = prompt.profile
         try:

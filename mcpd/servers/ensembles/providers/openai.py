@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The chat completions API of OpenAI, which Ollama, llama.cpp, vLLM, LM Studio and others speak, too.
+"""The chat completions API of OpenAI, which Ollama, llama.cpp, vLLM, LM Studio and others also support.
 
 https://platform.openai.com/docs/api-reference/chat/create
 """
@@ -65,18 +65,18 @@ class _Completion(Answer):
 
 
 def call(prompt: Prompt, base: Base, key: str | None) -> Call:
-    """The request for *prompt*."""
+    """Return the request for *prompt*."""
     profile, system = prompt.profile, prompt.system
     body = options(profile)
     if prompt.json:
         body["response_format"] = {"type": "json_object"}
-        # The API refuses this where nothing that it is told has the word.
+        # The API requires the word in the prompt.
         if "json" not in f"{system} {prompt.text}".lower():
             system = with_json(system)
     if profile.temperature is not None:
         body["temperature"] = profile.temperature
     if profile.max_tokens is not None:
-        # OpenAI's newer models know this name alone, most other servers the older one alone.
+        # OpenAI's newer models accept only the former, most other servers only the latter.
         body["max_completion_tokens" if str(base) == OPENAI else "max_tokens"] = profile.max_tokens
     messages = [{"role": "user", "content": prompt.text}]
     if system:
@@ -86,7 +86,7 @@ def call(prompt: Prompt, base: Base, key: str | None) -> Call:
 
 
 def completion(asked: Call, answer: Any) -> Completion:
-    """What *answer* to *asked* says. Raises :class:`~mcpd.errors.McpdError`."""
+    """Return the completion in *answer* to *asked*. Raises :class:`~mcpd.errors.McpdError`."""
     found = parsed(_Completion, answer, asked)
     if not found.choices:
         raise unusable(asked, "it has no choices")

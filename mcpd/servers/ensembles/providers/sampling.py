@@ -13,17 +13,17 @@ if TYPE_CHECKING:
 
 
 class Sampling(Protocol):
-    """Asks the client."""
+    """Requests completions from the client."""
 
     async def sample(self, system: str | None, text: str, max_tokens: int, temperature: float | None) -> Completion:
-        """What the client's model answers to *text*, with at most *max_tokens*.
+        """Return the answer of the client's model to *text*, of at most *max_tokens* tokens.
 
         Raises :class:`~mcpd.errors.NotSupported` if this client offers no sampling, and McpdError.
         """
 
 
 async def complete(sampling: Sampling | None, prompt: Prompt) -> Completion:
-    """Ask *sampling*. Raises :class:`~mcpd.errors.NotSupported` if there is none, and what it raises itself."""
+    """Request a completion from *sampling*. Raises :class:`~mcpd.errors.NotSupported` if it is None, and its errors."""
     if sampling is None:
         raise NotSupported(
             "provider mcp-sampling asks the model of the client that calls, and there is none here; use a profile of"
