@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""``python -m mcpd.servers.scripts``: how mcpd starts it."""
+"""``python -m mcpd.servers.scripts``: the command with which mcpd starts it."""
 
 import sys
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Checks of values by schemas that may take for ever, in a process that can be ended.
+"""Validation of values by schemas that may take forever, in a process that can be killed.
 
-A regular expression holds the interpreter as long as it likes, so that neither a thread nor the loop could go on. Run
-as a program (``python -I -m mcpd.servers.scripts.checking``) this module is that process: it reads questions from stdin
-and answers on stdout, each a length and JSON.
+A regular expression may hold the interpreter for any time, so that neither threads nor the loop can continue. Run as a
+program (``python -I -m mcpd.servers.scripts.checking``) this module is that process: it reads requests from stdin and
+answers on stdout, in parts with a length each.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ if TYPE_CHECKING:
     from asyncio.subprocess import Process
 
 SECONDS: Final = 5.0
-"""That a check may take."""
+"""Time limit of a check in seconds."""
 MEMORY: Final = 1 << 30
-"""Bytes of data of the process that checks."""
+"""Maximum size of the data of the checking process in bytes."""
 MOST_PROCESSES: Final = 4
-"""That check at the same time; more checks wait."""
+"""Maximum number of concurrent checks; further ones wait."""
 _START: Final = 30.0
-"""Seconds that a process may take to start."""
+"""Time limit for the start of a process in seconds."""
 _LENGTH: Final = struct.Struct("!I")
 
 
 class Checks:
-    """Checks values for a server whose calls take *seconds* at most; what is cheap here, the rest in processes."""
+    """Validates values for a server whose calls take at most *seconds*: cheap ones here, others in processes."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = min(SECONDS, seconds)
@@ -46,7 +46,7 @@ class Checks:
         self._all: set[_Helper] = set()
 
     async def fault(self, checker: Checker, value: object, what: str) -> str:
-        """What is wrong with *value* by *checker*, empty if nothing is; *what* it is stands in messages."""
+        """Return the fault of *value* according to *checker*, or an empty string; messages call the value *what*."""
         if checker.is_cheap_for(value):
             return checker.fault(value)
         try:
@@ -64,7 +64,7 @@ class Checks:
     async def _ask(self, checker: Checker, value: bytes, what: str) -> str:
         helper = None
         try:
-            # To start it is not part of the check's time.
+            # Starting it does not count as time of the check.
             async with asyncio.timeout(_START):
                 helper = self._idle.pop() if self._idle else await self._start()
                 await helper.ready()
@@ -103,7 +103,7 @@ class Checks:
 
 
 class _Helper:
-    """One *process* that checks, as it is seen from here."""
+    """The parent's side of a checking *process*."""
 
     def __init__(self, process: Process) -> None:
         self._process = process
@@ -117,7 +117,7 @@ class _Helper:
             self._ready = True
 
     async def ask(self, checker: Checker, value: bytes, seconds: float) -> str:
-        """What is wrong with the JSON *value*, within *seconds* or so. Raises OSError and EOFError."""
+        """Return the fault of the JSON *value*, within about *seconds*. Raises OSError and EOFError."""
         schema, key = checker.written
         for part in (key, b"" if key in self._known else schema, str(math.ceil(seconds) + 1).encode(), value):
             self._send(part)
@@ -128,7 +128,7 @@ class _Helper:
         return answer
 
     async def end(self) -> None:
-        """End it, whatever it does."""
+        """Kill the process."""
         with suppress(ProcessLookupError):
             self._process.kill()
         if self._process.stdin is not None:
@@ -150,7 +150,7 @@ class _Helper:
 
 
 def main() -> None:
-    """Answer questions until there are no more."""
+    """Answer requests until the end of stdin."""
     questions, answers = os.fdopen(0, "rb"), os.fdopen(1, "wb")
     _, most = resource.getrlimit(resource.RLIMIT_DATA)
     memory = MEMORY if most == resource.RLIM_INFINITY else min(MEMORY, most)
@@ -162,7 +162,7 @@ def main() -> None:
         schema, seconds, value = _read(questions), _read(questions), _read(questions)
         if schema is None or seconds is None or value is None:
             return
-        # Whatever becomes of who has asked, the kernel ends this in time.
+        # The kernel ends this process in time, even if the parent has died.
         signal.alarm(int(seconds))
         _write(answers, _answer(checkers, key, schema, value).encode(errors="backslashreplace"))
         signal.alarm(0)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What a script server is: its script and what the mcps map says of it, from the manifest that mcpd wrote for it."""
+"""The definition of a script server: its script and its entry in the mcps map, from the manifest that mcpd wrote."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 MAX_MANIFEST: Final = 16 * 1024 * 1024
-"""Bytes of a manifest."""
+"""Maximum size of a manifest in bytes."""
 
 
 class _Script(Document):
@@ -31,15 +31,15 @@ class _Script(Document):
     kind: Literal["python", "shell", ""] = ""
     sha256: Text = ""
     editable: bool = False
-    """True if it is a file of a directory of scripts, which may have been edited since mcpd has looked at it."""
+    """True for a file in a directory of scripts, which may have been edited since mcpd read it."""
     narrowed: bool = False
-    """True if entries of the map change what clients get of it."""
+    """True if entries of the map filter or change what clients see."""
     entry: Annotated[dict[str, JsonValue], BeforeValidator(as_map)] = Field(default_factory=dict)
     contents: list[str] = Field(default_factory=list)
 
 
 class _Manifest(Document):
-    """As much of the private manifest of a script server as is used here."""
+    """The parts of a script server's private manifest that are used here."""
 
     id: str
     name: Text = ""
@@ -51,7 +51,7 @@ class _Manifest(Document):
 
 @dataclass(frozen=True, slots=True)
 class Definition:
-    """One script server, read."""
+    """The definition of one script server."""
 
     id: str
     title: str
@@ -59,29 +59,29 @@ class Definition:
     version: str
     config: Mapping[str, Any]
     path: str
-    """Of the script; empty if there is none."""
+    """Path of the script; empty if there is none."""
     kind: ScriptKind
     """Empty if there is no script."""
     source: str
     entry: McpsEntry
     raw: Mapping[str, Any]
-    """The entry as it was written, its files merged."""
+    """The entry as written, with its files merged."""
     contents: tuple[Path, ...]
-    """The directories that content ids are looked up in."""
+    """The directories of the content store."""
     digest: str = ""
-    """SHA-256 of the script, in hexadecimal digits; empty if there is none."""
+    """SHA-256 of the script in hexadecimal digits; empty if there is none."""
     managed: bool = False
-    """True if mcpd runs it, as far as can be told: it gave the manifest."""
+    """True if mcpd has started the server, as there is a manifest."""
     narrowed: bool = False
-    """True if entries of the map change what clients get of it."""
+    """True if entries of the map filter or change what clients see."""
 
     def limits(self) -> Limits:
-        """What a call may take."""
+        """Return the limits of a call."""
         runtime = self.entry.runtime
         return Limits(runtime.seconds, runtime.memory, runtime.processes, runtime.output)
 
     def context(self) -> dict[str, Any]:
-        """What functions may know of the server they belong to, if they have a parameter ``context``."""
+        """Return the information about the server for functions with a parameter ``context``."""
         return {
             "server_name": self.id,
             "path": self.path,
@@ -92,9 +92,9 @@ class Definition:
 
 
 def read(path: Path) -> Definition:
-    """The definition in the manifest at *path*.
+    """Return the definition in the manifest at *path*.
 
-    Raises :class:`~mcpd.errors.InvalidManifest`, :class:`~mcpd.errors.NotFound` and what reading raises.
+    Raises :class:`~mcpd.errors.InvalidManifest`, :class:`~mcpd.errors.NotFound` and the errors of reading.
     """
     manifest = _Manifest.parse(load_json(_bytes(path, MAX_MANIFEST), str(path)), str(path))
     script = manifest.script
@@ -125,10 +125,10 @@ def read(path: Path) -> Definition:
 
 
 def alone(path: Path) -> Definition:
-    """The definition of the script at *path* for which there is neither a manifest nor an entry.
+    """Return the definition of the script at *path* without a manifest or an entry.
 
-    Raises :class:`~mcpd.errors.InvalidArgument` for what is no script by its name,
-    :class:`~mcpd.errors.InvalidManifest` for one that its interpreter cannot read, and what reading raises.
+    Raises :class:`~mcpd.errors.InvalidArgument` if its name is not that of a script,
+    :class:`~mcpd.errors.InvalidManifest` if its interpreter cannot parse it, and the errors of reading.
     """
     kind = SUFFIXES.get(path.suffix)
     if kind is None:
@@ -138,7 +138,7 @@ def alone(path: Path) -> Definition:
     except InvalidManifest as error:
         raise InvalidArgument(f"{path}: {error.message}") from error
     data = _bytes(path, MAX_SCRIPT)
-    # Of what mcpd starts mcpd has said that already.
+    # For scripts started by mcpd, mcpd has reported this already.
     if problem := inspect(data, kind).problem:
         raise InvalidManifest(f"{path}:{problem}")
     return Definition(
@@ -167,5 +167,5 @@ def _bytes(path: Path, limit: int) -> bytes:
 
 
 def _text(data: bytes, kind: ScriptKind, origin: str) -> str:
-    """What is no text in a shell script does not matter to the shell."""
+    """Decode *data*; in a shell script, invalid UTF-8 does not matter."""
     return python.decode(data, origin) if kind == "python" else data.decode(errors="replace")

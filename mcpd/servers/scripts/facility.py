@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""A script server without a protocol: what it offers, and what is done when it is asked for it."""
+"""A script server without the protocol: its lists of tools, resources and prompts, and the execution of requests."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ if TYPE_CHECKING:
     from mcpd.servers.scripts.transforms import Kind, Runs
 
 PROBLEMS: Final = "org.mcpd/problems"
-"""In ``_meta`` of a list: texts that say what is wrong with the server."""
+"""Key in the ``_meta`` of a list for the problems of the server."""
 LAST: Final = ".last-result.json"
 """The file with the result of the last call, in the server's home."""
 MOST_PROBLEMS: Final = 100
 LONGEST_PROBLEM: Final = 1000
-"""Characters."""
+"""Maximum length in characters."""
 MOST_CALLS: Final = 64
-"""At once; others wait."""
+"""Maximum number of concurrent calls; others wait."""
 AGAIN: Final = 10.0
-"""Seconds after which a list that could not be made is made again, if somebody asks for it."""
+"""Seconds after a failure before a list is created again on request."""
 
 log = logging.getLogger("mcp-scripts")
 T = TypeVar("T")
@@ -57,10 +57,10 @@ M = TypeVar("M", bound=_Offer)
 
 
 class Facility:
-    """The server *definition*, whose functions are run by *runs*, and which calls other servers with *other*.
+    """The server *definition*, whose functions are run by *runs*; *other* calls tools of other servers.
 
-    Lists come in pages of *size*. Transforms run once, when what they make is first needed. The last result is kept in
-    *home*, the server's own unless another one is given.
+    Lists have pages of *size*. Transforms run once, when their result is first needed. The last result is saved in
+    *home*, by default the server's own.
     """
 
     def __init__(
@@ -79,22 +79,22 @@ class Facility:
         self._prompts = _Once(partial(self._make, "prompts", Prompts))
 
     async def list_tools(self, cursor: str | None) -> dict[str, Any]:
-        """The result of ``tools/list``. Raises :class:`~mcpd.errors.InvalidArgument` for a cursor that is none."""
+        """Return the result of ``tools/list``. Raises :class:`~mcpd.errors.InvalidArgument` for an invalid cursor."""
         return self._page("tools", await self._tools(), cursor)
 
     async def list_resources(self, cursor: str | None) -> dict[str, Any]:
-        """The result of ``resources/list``; raises the same."""
+        """Return the result of ``resources/list``; raises the same."""
         return self._page("resources", await self._resources(), cursor)
 
     async def list_prompts(self, cursor: str | None) -> dict[str, Any]:
-        """The result of ``prompts/list``; raises the same."""
+        """Return the result of ``prompts/list``; raises the same."""
         return self._page("prompts", await self._prompts(), cursor)
 
     async def call_tool(self, name: str, arguments: dict[str, Any], on_progress: Progress | None) -> dict[str, Any]:
-        """The result of ``tools/call``. Cancelling it ends what runs.
+        """Return the result of ``tools/call``. Cancellation ends the call's processes.
 
-        What goes wrong is told in it, so that a model can do better; where the entry's ``errorMapping`` is
-        ``json-rpc`` that raises :class:`~mcpd.errors.McpdError`, whose code tells what it is.
+        Failures are results, so that a model can react to them; if the entry's ``errorMapping`` is ``json-rpc``, they
+        raise :class:`~mcpd.errors.McpdError` with the matching code.
         """
         try:
             tool = (await self._tools()).made.get(name)
@@ -124,7 +124,7 @@ class Facility:
         return self.definition.entry.runtime.error_mapping == "json-rpc"
 
     async def read_resource(self, uri: str, hops: int) -> dict[str, Any]:
-        """The result of ``resources/read``; raises what :meth:`~mcpd.servers.scripts.resources.Reader.read` raises."""
+        """Return the result of ``resources/read``; raises as :meth:`~mcpd.servers.scripts.resources.Reader.read`."""
         reader = Reader(self._server, (await self._resources()).made, self._made_tools, self._other, self._last)
         return {"contents": await self._apart(partial(reader.read, uri, hops))}
 
@@ -132,25 +132,25 @@ class Facility:
         return (await self._tools()).made
 
     async def check_prompt(self, name: str, arguments: dict[str, Any]) -> None:
-        """Raise :class:`~mcpd.errors.InvalidArgument` for a prompt there is not, and for arguments that are no strings.
+        """Raise :class:`~mcpd.errors.InvalidArgument` for an unknown prompt, and for arguments that are not strings.
 
-        That is what the SDK would not name.
+        The SDK's own error would not name them.
         """
         (await self._prompts()).made.get(name).check_strings(arguments)
 
     async def get_prompt(self, name: str, arguments: dict[str, Any]) -> dict[str, Any]:
-        """The result of ``prompts/get``. Raises :class:`~mcpd.errors.InvalidArgument`."""
+        """Return the result of ``prompts/get``. Raises :class:`~mcpd.errors.InvalidArgument`."""
         prompt = (await self._prompts()).made.get(name)
         return await self._apart(partial(prompt.get, self._server, arguments))
 
     async def complete(self, prompt: str, argument: str, begun: str) -> dict[str, Any]:
-        """The result of ``completion/complete`` for an *argument* of a prompt. Raises the same."""
+        """Return the result of ``completion/complete`` for an *argument* of a prompt. Raises the same."""
         values = (await self._prompts()).made.get(prompt).complete(argument, begun)
         some = values[:MOST_COMPLETIONS]
         return {"completion": {"values": some, "total": len(values), "hasMore": len(some) < len(values)}}
 
     async def describe(self) -> dict[str, Any]:
-        """All that is offered, and all that is wrong with it."""
+        """Return everything that is offered, with all problems."""
         tools, resources = (await self._tools()).made, (await self._resources()).made
         prompts = (await self._prompts()).made
         return {
@@ -174,9 +174,9 @@ class Facility:
         await self._runs.close()
 
     async def _apart(self, work: Callable[[], Awaitable[T]]) -> T:
-        """Do *work* in a task of its own, when there is room for it.
+        """Run *work* in a task of its own, when a slot is free.
 
-        Cancelled once, it ends what it runs in its own time; what the SDK cancels is cancelled at each of its awaits.
+        If cancelled, the task ends its processes without interruption; the SDK would cancel each of its awaits.
         """
         task = asyncio.ensure_future(self._in_room(work))
         self._running.add(task)
@@ -192,7 +192,7 @@ class Facility:
             return await work()
 
     async def _make(self, kind: Kind, make: Callable[[Definition, list[Any], list[str]], M]) -> _List[M]:
-        """What *make* makes of what the transform gives, in a thread: there may be much to read and to check."""
+        """Return what *make* creates from the results of the transform, in a thread, as it may read and check much."""
         given, problems = await generated(self.definition, self._runs, kind)
         found = await asyncio.to_thread(self._listed, kind, make, given, problems)
         _report(found.made.problems)
@@ -225,13 +225,13 @@ class _List(Generic[M]):
     made: M
     pages: Pages[dict[str, Any]]
     whole: bool
-    """True if what a transform was to add is there."""
+    """True if the results of the transform are complete."""
 
 
 class _Once(Generic[M]):
-    """What *make* makes, made once, when it is first asked for, whoever else gives up waiting for it.
+    """The result of *make*, created once on the first request, even if the requester is cancelled.
 
-    What failed, and what a transform that failed is missing in, is made again when it is asked for :data:`AGAIN`
+    After a failure, or if a transform has failed, it is created again on a request at least :data:`AGAIN` seconds
     later.
     """
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The tools of a script server: those of its entry, those found in its script, those of a transform."""
+"""The tools of a script server: from its entry, from its script, and from a transform."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from mcpd.servers.scripts.definition import Definition
 
 MAIN: Final = "main"
-"""The function of a tool that is named like its server."""
+"""Function of the tool that is named like its server."""
 
 
 class _Annotations(Document):
@@ -34,7 +34,7 @@ class _Annotations(Document):
 
 
 class ToolItem(Document):
-    """A tool as an entry or a transform gives it. What it does not say of a function is found in the script."""
+    """A tool in an entry or from a transform. Missing fields of a function are taken from the script."""
 
     model_config = ConfigDict(alias_generator=str)
 
@@ -49,19 +49,19 @@ class ToolItem(Document):
 
 @dataclass(frozen=True, slots=True)
 class Offered:
-    """A tool that clients are offered, and can call."""
+    """A tool that clients see and can call."""
 
     tool: Tool
     arguments: Checker
     results: Checker | None
-    """Of what the tool's output schema says; ``None`` without one."""
+    """Checks results against the tool's output schema; ``None`` without one."""
     found: bool
-    """True if what says how to call it was found in the script, and not given for it."""
+    """True if the arguments were found in the script instead of being given for it."""
     missing: str = ""
-    """Why it cannot be called; empty if it can."""
+    """The reason why it cannot be called; empty if it can."""
 
     def listed(self) -> dict[str, Any]:
-        """What ``tools/list`` says of it."""
+        """Return the tool as an entry of ``tools/list``."""
         tool = self.tool
         said: dict[str, Any] = {"name": tool.name}
         if tool.title:
@@ -75,24 +75,24 @@ class Offered:
 
 
 class Tools:
-    """All tools of the server *definition*; *generated* is what its transform gave."""
+    """All tools of the server *definition*; *generated* are the results of its transform."""
 
     def __init__(self, definition: Definition, generated: Iterable[object] = (), problems: Iterable[str] = ()) -> None:
         self._definition = definition
         self._offered: dict[str, Offered] = {}
         self._left_out = 0
         self.problems = list(problems)
-        """What is wrong, for whoever looks after the server."""
+        """The problems, for the maintainer of the server."""
         self._broken = ""
-        """What is wrong with the script as a whole."""
+        """The problem with the script as a whole."""
         self._by_name: dict[str, Tool] = {}
-        """What was found in the script."""
+        """The tools found in the script."""
         self._functions: frozenset[str] = frozenset()
         self._discover()
         entry = definition.entry
         for name in entry.tools:
             self._add(f"tool {name}", {**definition.raw["tools"][name], "name": name})
-        # An entry that describes tools whole means those; one that only changes some of a script's means all.
+        # An entry that fully describes tools offers only those; one that only changes some of the script's offers all.
         defines = any(tool.input_schema is not None or tool.function for tool in entry.tools.values())
         if entry.auto_discover or (entry.auto_discover is None and not defines):
             for tool in self._by_name.values():
@@ -102,12 +102,12 @@ class Tools:
         if self._left_out:
             self.problems.append(left_out(self._left_out, "tools"))
         self.listed = [each.listed() for each in self._offered.values()]
-        """What ``tools/list`` says."""
+        """The result of ``tools/list``."""
 
     def get(self, name: str) -> Offered | None:
-        """The tool *name*; the id of the server also names the tool that is named like it, or else its ``main``.
+        """Return the tool *name*; the server's id is an alias of the tool named like it, or else of ``main``.
 
-        The latter not where the map changes what clients get: its rules for ``main`` hold for that name alone.
+        Not of ``main`` if the map filters or changes tools, as its rules for ``main`` apply to that name only.
         """
         found = self._offered.get(name)
         definition = self._definition
@@ -118,7 +118,7 @@ class Tools:
         return found
 
     def of_path(self, path: str) -> Offered | None:
-        """The tool that a resource ``server://`` of this server names: any public function is one, offered or not."""
+        """Return the tool for the *path* of a ``server://`` URI of this server: any public function, listed or not."""
         name = path or self._definition.id
         if name not in self._offered:
             try:
@@ -130,7 +130,7 @@ class Tools:
             made = self._offered[name]
         return None if made.missing else made
 
-    # ------------------------------------------------------------------------------------- what the script holds
+    # ---------------------------------------------------------------------------------- the script's content
 
     def _discover(self) -> None:
         definition = self._definition
@@ -147,10 +147,10 @@ class Tools:
             self.problems.append(f"{definition.path}: the first {MAX_TOOLS} tools are offered; others are left out")
         self._by_name = {tool.name: tool for tool in found}
 
-    # ------------------------------------------------------------------------------------- what is offered
+    # ---------------------------------------------------------------------------------------- offered tools
 
     def _add(self, where: str, raw: object, again: str = "") -> None:
-        """Offer the tool *raw*; *again* is what to say if there is one of its name."""
+        """Add the tool *raw*; *again* is the problem to report if there is one of its name."""
         if self._is_full():
             return
         try:
@@ -177,13 +177,13 @@ class Tools:
         self._offered[tool.name] = made
 
     def _is_full(self) -> bool:
-        """Return True if no more are offered; counts that one more is not."""
+        """Return True if no more tools are offered, and count the omitted one."""
         full = len(self._offered) >= MOST_OFFERED
         self._left_out += full
         return full
 
     def _made(self, tool: Tool, *, found: bool) -> Offered:
-        """Raises ValueError for a schema that is none."""
+        """Return the tool with checkers for its schemas. Raises ValueError for an invalid schema."""
         given, arguments = _checked("inputSchema", tool.input_schema)
         results = None
         if tool.output_schema is not None:
@@ -192,7 +192,7 @@ class Tools:
         return Offered(replace(tool, input_schema=given), arguments, results, found, self._missing(tool))
 
     def _tool(self, item: ToolItem) -> tuple[Tool, bool]:
-        """The tool that *item* stands for, and whether its arguments are those found in the script."""
+        """Return the tool for *item*, and whether its arguments are those found in the script."""
         known = self._known(item)
         found = known is not None and item.input_schema is None
         function = item.function if item.function is not None else self._function(item.name)
@@ -209,14 +209,14 @@ class Tools:
         return tool, found
 
     def _known(self, item: ToolItem) -> Tool | None:
-        """What was found in the script under that name, or as that function."""
+        """Return the tool found in the script with that name or function, or None."""
         if self._definition.kind == "shell" and item.function is None and item.name in self._by_name:
             return self._by_name[item.name]
         function = self._function(item.name) if item.function is None else item.function
         return next((tool for tool in self._by_name.values() if tool.function == function), None)
 
     def _function(self, name: str) -> str:
-        """What the tool *name* runs if nothing is said: ``main`` or the whole script if it is named like the server."""
+        """Return the default function of the tool *name*: ``main`` or the whole script if named like the server."""
         if name != self._definition.id:
             return name
         if self._definition.kind == "shell":
@@ -235,7 +235,7 @@ class Tools:
 
 
 def _checked(name: str, schema: Mapping[str, Any]) -> tuple[dict[str, Any], Checker]:
-    """*schema*, that of an object as MCP has it; raises ValueError for any other."""
+    """Return *schema* as one of an object, as MCP requires, and its checker; raises ValueError for any other."""
     kind = schema.get("type", "object")
     if kind != "object":
         raise ValueError(f"{name}: $.type: {kind!r} has to be 'object'")

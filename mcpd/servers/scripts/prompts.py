@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The prompts of a script server: messages with arguments in them, written as Jinja templates (T7)."""
+"""The prompts of a script server: messages with arguments, written as Jinja templates."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ if TYPE_CHECKING:
     from mcpd.servers.scripts.transforms import Runs
 
 MAX_TEMPLATE: Final = 256 * 1024
-"""Characters of one message's template."""
+"""Maximum length of one message's template in characters."""
 LIMITS: Final = Limits(seconds=2.0, memory=256 << 20, processes=8, output=4 << 20)
-"""Of the templates of one prompt."""
+"""Limits for rendering the templates of one prompt."""
 MOST_COMPLETIONS: Final = 100
-"""Values that one completion names."""
+"""Maximum number of values in one completion."""
 
 
 class ArgumentItem(Document):
@@ -44,7 +44,7 @@ class ArgumentItem(Document):
     description: Text = ""
     required: StrictBool = False
     schema_: dict[str, JsonValue] = Field(default_factory=dict, alias="schema")
-    """What its value has to be."""
+    """Schema of its value."""
 
 
 class _Text(Document):
@@ -81,7 +81,7 @@ class _Message(Document):
 
 
 class PromptItem(Document):
-    """A prompt as an entry or a transform gives it: several messages, or the template of one."""
+    """A prompt in an entry or from a transform: several messages, or the template of one."""
 
     model_config = ConfigDict(alias_generator=str)
 
@@ -94,9 +94,9 @@ class PromptItem(Document):
 
 
 _SYNTAX: Final = ImmutableSandboxedEnvironment(optimized=False)
-"""Templates are only parsed here. What they say is worked out in a process of its own."""
+"""Used only to parse templates; they are rendered in a process of its own."""
 _NAMES: Final = frozenset({"range", "dict", "namespace", "joiner", "cycler"})
-"""What templates have beside their arguments."""
+"""Names that templates can use besides their arguments."""
 _SPECIAL: Final = frozenset({"loop", "self", "super", "caller", "varargs", "kwargs"})
 _RENDERER: Final = f"""
 from jinja2 import StrictUndefined
@@ -127,15 +127,15 @@ def render(texts, values):
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """A prompt that clients are offered, and can get."""
+    """A prompt that clients see and can get."""
 
     item: PromptItem
     checkers: Mapping[str, Checker]
     messages: tuple[tuple[str, str | dict[str, Any]], ...]
-    """Roles, and templates of texts or contents of another kind."""
+    """Roles, each with the template of a text or with another content."""
 
     def listed(self) -> dict[str, Any]:
-        """What ``prompts/list`` says of it."""
+        """Return the prompt as an entry of ``prompts/list``."""
         item = self.item
         told = {
             "title": item.title,
@@ -145,9 +145,9 @@ class Prompt:
         return {"name": item.name, **{key: value for key, value in told.items() if value}}
 
     async def get(self, server: Server, given: Mapping[str, Any]) -> dict[str, Any]:
-        """The result of ``prompts/get`` of *server* with the arguments *given*.
+        """Return the result of ``prompts/get`` of *server* with the arguments *given*.
 
-        Raises :class:`~mcpd.errors.InvalidArgument` that names the argument that is wrong.
+        Raises :class:`~mcpd.errors.InvalidArgument` with the name of the invalid argument.
         """
         values = await self.values(server.checks, given)
         texts = iter(await self._rendered(server.runs, values))
@@ -159,13 +159,13 @@ class Prompt:
         return {**said, "messages": messages}
 
     def check_strings(self, given: Mapping[str, Any]) -> None:
-        """Raise :class:`~mcpd.errors.InvalidArgument` for an argument that is no string."""
+        """Raise :class:`~mcpd.errors.InvalidArgument` for an argument that is not a string."""
         for each in self.item.arguments:
             if not isinstance(given.get(each.name, ""), str):
                 raise self._wrong(f"the argument {each.name} has to be a string")
 
     async def values(self, checks: Checks, given: Mapping[str, Any]) -> dict[str, Any]:
-        """The values for the templates. Raises :class:`~mcpd.errors.InvalidArgument`, see :meth:`get`."""
+        """Return the values for the templates. Raises :class:`~mcpd.errors.InvalidArgument`, see :meth:`get`."""
         self.check_strings(given)
         known = {each.name: each for each in self.item.arguments}
         for name in given:
@@ -186,7 +186,7 @@ class Prompt:
         return values
 
     def complete(self, argument: str, begun: str) -> list[str]:
-        """The values of *argument* that begin like that, as far as its schema names them."""
+        """Return the values of *argument* that begin with *begun*, if its schema enumerates them."""
         found = next((each.schema_.get("enum") for each in self.item.arguments if each.name == argument), None)
         values = [each for each in found if isinstance(each, str)] if isinstance(found, list) else []
         return [each for each in values if each.lower().startswith(begun.lower())]
@@ -196,7 +196,7 @@ class Prompt:
         return InvalidArgument(f"prompt {self.item.name}: {what}; its arguments are: {names or 'none'}")
 
     async def _rendered(self, runs: Runs, values: Mapping[str, Any]) -> list[str]:
-        """The texts, worked out in a process that may write nothing and take :data:`LIMITS`."""
+        """Return the rendered texts, from a process that must not write and has :data:`LIMITS`."""
         texts = [said for _, said in self.messages if isinstance(said, str)]
         if not texts:
             return []
@@ -212,13 +212,13 @@ class Prompt:
 
 
 class Prompts:
-    """All prompts of the server *definition*; *generated* is what its transform gave."""
+    """All prompts of the server *definition*; *generated* are the results of its transform."""
 
     def __init__(self, definition: Definition, generated: Iterable[object] = (), problems: Iterable[str] = ()) -> None:
         self._offered: dict[str, Prompt] = {}
         self._left_out = 0
         self.problems = list(problems)
-        """What is wrong, for whoever looks after the server."""
+        """The problems, for the maintainer of the server."""
         static = definition.raw.get("prompts")
         for name, item in static.items() if isinstance(static, dict) else ():
             self._add(f"prompt {name}", {**item, "name": name})
@@ -227,10 +227,10 @@ class Prompts:
         if self._left_out:
             self.problems.append(left_out(self._left_out, "prompts"))
         self.listed = [each.listed() for each in self._offered.values()]
-        """What ``prompts/list`` says."""
+        """The result of ``prompts/list``."""
 
     def get(self, name: str) -> Prompt:
-        """The prompt *name*. Raises :class:`~mcpd.errors.InvalidArgument` if there is none."""
+        """Return the prompt *name*. Raises :class:`~mcpd.errors.InvalidArgument` if there is none."""
         found = self._offered.get(name)
         if found is None:
             raise InvalidArgument(f"Unknown prompt: {name[:1000]}")
@@ -257,7 +257,7 @@ def _argument(item: ArgumentItem) -> dict[str, Any]:
 
 
 def _prompt(item: PromptItem, others: Container[str]) -> Prompt:
-    """The prompt of *item* beside *others*; raises ValueError and TemplateError for one that cannot be used."""
+    """Return the prompt for *item*; *others* are known names. Raises ValueError and TemplateError if it is invalid."""
     if item.name in others:
         raise ValueError(f"another prompt has the name {item.name}")
     names = [each.name for each in item.arguments]
@@ -281,13 +281,13 @@ def _checker(item: ArgumentItem) -> Checker:
 
 
 def _content(content: str | Document, names: set[str]) -> str | dict[str, Any]:
-    """Texts are templates, other contents are what they are."""
+    """Return the checked template of a text, or another content as JSON."""
     if isinstance(content, Document) and not isinstance(content, _Text):
         return content.to_json()
     text = content.text if isinstance(content, _Text) else str(content)
     if len(text) > MAX_TEMPLATE:
         raise ValueError(f"a template has more than {MAX_TEMPLATE} characters")
-    # To compile it would be to work out what is constant in it, which can be anything.
+    # Not compiled, as that evaluates constant expressions, which may do anything.
     template = _SYNTAX.parse(text)
     unknown = _used(template) - names - _NAMES - _SPECIAL
     if unknown:
@@ -300,7 +300,7 @@ def _content(content: str | Document, names: set[str]) -> str | dict[str, Any]:
 
 
 def _used(template: nodes.Template) -> set[str]:
-    """The names that *template* uses and sets nowhere."""
+    """Return the names that *template* uses without setting them."""
     used: set[str] = set()
     made = {each.name for each in template.find_all(nodes.Macro)}
     made |= {each.target for each in template.find_all(nodes.Import)}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The resources of a script server, read when they are asked for: contents, results of tools, variables."""
+"""The resources of a script server, read on request: contents, results of tools, variables."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     """Calls a tool of another server: its id, the tool, the arguments and how many servers the request came through."""
 
 MAX_RESOURCE: Final = contents.MAX_CONTENT
-"""Bytes of a resource."""
+"""Maximum size of a resource in bytes."""
 MOST_REDIRECTS: Final = 5
 _TEXTUAL: Final = re.compile(
     r"text/.*|application/(?:json|xml|yaml|toml|javascript|ecmascript|sql|graphql|x-sh|x-yaml|.*\+(?:json|xml|yaml))"
@@ -46,20 +46,20 @@ _PARAMETERS: Final = re.compile(r"\s*;.*", re.DOTALL)
 
 
 class ResourceItem(ResourceEntry):
-    """A resource as an entry or a transform gives it."""
+    """A resource in an entry or from a transform."""
 
     size: Annotated[int, Field(ge=0, strict=True)] | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Resource:
-    """A resource that clients are offered, and can read."""
+    """A resource that clients see and can read."""
 
     item: ResourceItem
     source: SplitResult
 
     def listed(self) -> dict[str, Any]:
-        """What ``resources/list`` says of it."""
+        """Return the resource as an entry of ``resources/list``."""
         item = self.item
         told = {"title": item.title, "description": item.description, "mimeType": item.mime_type, "size": item.size}
         return {
@@ -70,14 +70,14 @@ class Resource:
 
 
 class Resources:
-    """All resources of the server *definition*; *generated* is what its transform gave."""
+    """All resources of the server *definition*; *generated* are the results of its transform."""
 
     def __init__(self, definition: Definition, generated: Iterable[object] = (), problems: Iterable[str] = ()) -> None:
         self._definition = definition
         self._offered: dict[str, Resource] = {}
         self._left_out = 0
         self.problems = list(problems)
-        """What is wrong, for whoever looks after the server."""
+        """The problems, for the maintainer of the server."""
         static = definition.raw.get("resources")
         for key, item in static.items() if isinstance(static, dict) else ():
             self._add(f"resource {key}", {"name": key, **item})
@@ -86,14 +86,14 @@ class Resources:
         if self._left_out:
             self.problems.append(left_out(self._left_out, "resources"))
         self.listed = [each.listed() for each in self._offered.values()]
-        """What ``resources/list`` says."""
+        """The result of ``resources/list``."""
 
     def get(self, uri: str) -> Resource | None:
-        """The resource *uri*. What is not offered cannot be read, whatever its URI says."""
+        """Return the resource *uri*, or None: only listed resources can be read, whatever the URI is."""
         return self._offered.get(uri)
 
     def without_tool(self, tools: Tools) -> Iterator[str]:
-        """What is wrong with resources that are read from a tool of the server itself, and *tools* have none."""
+        """Yield the problems of resources that are read from a tool of the server itself that is not among *tools*."""
         for each in self._offered.values():
             if each.source.scheme == "server" and each.source.netloc == self._definition.id:
                 name = own_tool(each.source)
@@ -121,7 +121,7 @@ class Resources:
 
 
 class LastResult:
-    """The result of the last call that succeeded, in a file: each of a server's processes may be asked for it."""
+    """The result of the last successful call, in a file, as any of a server's processes may be asked for it."""
 
     def __init__(self, definition: Definition, path: Path) -> None:
         self._id = definition.id
@@ -130,15 +130,15 @@ class LastResult:
         self.is_kept = bool(definition.entry.resources_transform_cid) or any(
             source == (each.source or each.uri) for each in _static(definition)
         )
-        """Whether some resource may be it."""
+        """True if any resource may refer to it."""
 
     def keep(self, result: dict[str, Any]) -> None:
-        """Write *result*, of ``tools/call``. Raises :class:`~mcpd.errors.McpdError`."""
+        """Save *result*, of ``tools/call``. Raises :class:`~mcpd.errors.McpdError`."""
         kept = {"content": result["content"], "structured": "structuredContent" in result}
         write_atomic(self._path, json.dumps(kept).encode(), 0o600)
 
     def read(self, item: ResourceItem) -> list[dict[str, Any]]:
-        """The contents of the resource *item*. Raises :class:`~mcpd.errors.McpdError`."""
+        """Return the contents of the resource *item*. Raises :class:`~mcpd.errors.McpdError`."""
         try:
             kept = load_json(read_file(self._path, 2 * MAX_RESOURCE), f"resource {item.uri}: {self._path}")
         except FileNotFoundError:
@@ -156,7 +156,7 @@ def _static(definition: Definition) -> Iterable[ResourceEntry]:
 
 
 class Reader:
-    """Reads the *resources* of *server*, of its own *tools* as well, and of those of others, called with *other*."""
+    """Reads the *resources* of *server*, which may come from its own *tools* and from those of *other* servers."""
 
     def __init__(
         self,
@@ -174,9 +174,9 @@ class Reader:
         self._last = last
 
     async def read(self, uri: str, hops: int = 0) -> list[dict[str, Any]]:
-        """The contents of the resource *uri*, for a request that came through *hops* servers.
+        """Return the contents of the resource *uri*, for a request that came through *hops* servers.
 
-        Raises :class:`~mcpd.errors.NotFound` if it is not offered, with the URI in ``data``, and another
+        Raises :class:`~mcpd.errors.NotFound`, with the URI in ``data``, if it is not listed, and another
         :class:`~mcpd.errors.McpdError` if it cannot be read.
         """
         resource = self._resources.get(uri)
@@ -232,12 +232,12 @@ class Reader:
 
 
 def own_tool(source: SplitResult) -> str:
-    """Return the tool that *source*, a ``server://`` of the server itself, names; empty for what the id stands for."""
+    """Return the tool in *source*, a ``server://`` URI of the server itself; empty if it has only the id."""
     return unquote(source.path.removeprefix("/"))
 
 
 def of_bytes(data: bytes, mime_type: str) -> dict[str, Any]:
-    """The content *data*: a text if it is one and its type, if it has one, says nothing else, or a blob."""
+    """Return the content *data*: text if it is UTF-8 and *mime_type*, if given, is textual; otherwise a blob."""
     kind = _PARAMETERS.sub("", mime_type)
     if not kind or _TEXTUAL.fullmatch(kind):
         try:
@@ -256,7 +256,7 @@ def _of_value(value: Any, mime_type: str) -> dict[str, Any]:
 def _of_blocks(
     item: ResourceItem, blocks: object, mime_type: str = "", *, structured: bool = False
 ) -> list[dict[str, Any]]:
-    """The contents that the blocks of a tool's result are."""
+    """Return the blocks of a tool's result as contents of a resource."""
     kind = item.mime_type or mime_type
     found: list[dict[str, Any]] = []
     for block in blocks if isinstance(blocks, list) else []:
@@ -276,7 +276,7 @@ def _of_blocks(
 
 
 def _embedded(resource: dict[str, Any], kind: str) -> dict[str, Any]:
-    """The content of an embedded *resource*: its text, or its blob if it has none."""
+    """Return the content of an embedded *resource*: its text, or its blob if it has none."""
     said = resource.get("mimeType")
     kind = said if isinstance(said, str) else kind
     key = "text" if isinstance(resource.get("text"), str) else "blob"
@@ -288,7 +288,7 @@ def _redirection(found: list[dict[str, Any]]) -> str:
 
 
 def _query(source: SplitResult, schema: dict[str, Any]) -> dict[str, Any]:
-    """The arguments that the query of *source* gives, each of the type that *schema* says."""
+    """Return the arguments in the query of *source*, converted to the types in *schema*."""
     texts: dict[str, list[str]] = {}
     for name, text in parse_qsl(source.query, keep_blank_values=True):
         texts.setdefault(name, []).append(text)

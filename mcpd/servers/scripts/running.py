@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What a call of a tool runs: a function of the Python file, or the shell script with words made of the arguments."""
+"""Execution of a tool's call: as a function of the Python file, or as the shell script with arguments as words."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ if TYPE_CHECKING:
     Progress = Callable[[float, float | None, str], None]
 
 ARGS: Final = "args"
-"""The argument of a shell tool that is a whole command line."""
+"""Argument of a shell tool that is a whole command line."""
 TOOL: Final = "MCP_TOOL"
-"""The variable in which a shell script finds the name of the tool that is called."""
+"""Variable of a shell script with the name of the called tool."""
 _SILENT: Final = re.compile(r"(ended with status \d+(?: and without a result)?)(?:; see the server's log)?\.\Z")
-"""A failure of which the log alone may say more."""
+"""Matches a failure about which only the log may say more."""
 
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """What a call needs of the server that it is a call of: its *definition*, what *runs* it, what *checks* values."""
+    """The parts of a server that a call uses: its *definition*, *runs* for its processes, *checks* for values."""
 
     definition: Definition
     runs: Runs
@@ -44,7 +44,7 @@ class Server:
 async def call(
     server: Server, offered: Offered, arguments: dict[str, Any], on_progress: Progress | None = None
 ) -> dict[str, Any]:
-    """The result of ``tools/call``; if the script gave one itself, that, a failure too. Raises as :func:`outcome`."""
+    """Return the result of ``tools/call``, even a failure if the script returned it. Raises as :func:`outcome`."""
     found = await _outcome(server, offered, arguments, on_progress)
     if found.raw is not None:
         return found.raw
@@ -54,10 +54,10 @@ async def call(
 
 
 async def outcome(server: Server, offered: Offered, arguments: dict[str, Any]) -> Outcome:
-    """What comes of a call that ends well: with defaults, its arguments checked before it and its result after.
+    """Return the outcome of a successful call, with defaults added, and arguments and result validated.
 
-    Raises :class:`~mcpd.errors.InvalidArgument` for arguments that the tool does not take,
-    :class:`~mcpd.errors.TimedOut`, and :class:`~mcpd.errors.McpdError` for what goes wrong otherwise.
+    Raises :class:`~mcpd.errors.InvalidArgument` for invalid arguments, :class:`~mcpd.errors.TimedOut`, and
+    :class:`~mcpd.errors.McpdError` for other failures.
     """
     found = await _outcome(server, offered, arguments)
     if found.error:
@@ -93,18 +93,18 @@ def _failure(definition: Definition, found: Outcome) -> McpdError:
 
 
 def failed(text: str) -> dict[str, Any]:
-    """The result of a call that failed with the message *text*."""
+    """Return the result of a call that failed with the message *text*."""
     return {"content": [{"type": "text", "text": text}], "isError": True}
 
 
 def text_of(found: dict[str, Any]) -> str:
-    """The texts in the result *found*, as one."""
+    """Return the joined texts in the result *found*."""
     texts = [each["text"] for each in found["content"] if each.get("type") == "text"]
     return "\n".join(texts) or "The tool failed."
 
 
 def result(outcome: Outcome) -> dict[str, Any]:
-    """The result of a call that ended well."""
+    """Return the result of a successful call."""
     found: dict[str, Any] = {"content": outcome.content, "isError": False}
     if outcome.structured is not None:
         found["structuredContent"] = outcome.structured
@@ -112,10 +112,10 @@ def result(outcome: Outcome) -> dict[str, Any]:
 
 
 def job(definition: Definition, offered: Offered, arguments: dict[str, Any]) -> PythonJob | ShellJob:
-    """What runs for a call of a tool. Raises :class:`~mcpd.errors.InvalidArgument` for what can be no word.
+    """Return the job for a call of a tool. Raises :class:`~mcpd.errors.InvalidArgument` if a word is impossible.
 
-    A shell script whose entry says what arguments there are also finds them on stdin, as a JSON object. Those that the
-    schema allows without naming them are there only: no client can make up an option.
+    A shell script whose entry declares the arguments also gets them on stdin, as a JSON object. Those that the schema
+    allows without naming them are only there, so that no client can invent an option.
     """
     tool = offered.tool
     if definition.kind == "python":
@@ -130,10 +130,10 @@ def job(definition: Definition, offered: Offered, arguments: dict[str, Any]) -> 
 
 
 def _words(tool: Tool, arguments: dict[str, Any]) -> Iterator[str]:
-    """The words for a tool whose entry says what arguments there are: the command, and ``--NAME=VALUE`` for each.
+    """Yield the words for a tool whose entry declares the arguments: the command, and ``--NAME=VALUE`` for each.
 
-    A list gives one for each item, ``true`` is ``--NAME``, and ``false`` and ``null`` are none. An argument ``args``,
-    if it is the only one, is a command line.
+    A list yields a word for each item, ``true`` yields ``--NAME``, and ``false`` and ``null`` none. An argument
+    ``args``, if it is the only one, is a command line.
     """
     named = tool.input_schema.get("properties", {})
     line = {ARGS: arguments[ARGS]} if set(named) == {ARGS} and ARGS in arguments else {}
@@ -158,7 +158,7 @@ def _word(name: str, value: Any) -> str:
 
 
 def _with_defaults(tool: Tool, arguments: dict[str, Any]) -> dict[str, Any]:
-    """*arguments* with those defaults that the schema of an entry says: the function need not know them."""
+    """Return *arguments* with the defaults in the schema of an entry, which the function need not know."""
     properties = tool.input_schema.get("properties", {})
     described = {name: said for name, said in properties.items() if isinstance(said, dict)}
     defaults = {name: said["default"] for name, said in described.items() if "default" in said}

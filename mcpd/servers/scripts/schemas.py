@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""JSON Schemas of arguments and results, and what is wrong with values by them."""
+"""Validation of arguments and results by JSON Schema."""
 
 from __future__ import annotations
 
@@ -19,35 +19,35 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 MOST_FAULTS: Final = 5
-"""Faults that one message names."""
+"""Maximum number of faults in one message."""
 _LONGEST: Final = 300
-"""Characters of the text of one fault; a value is quoted in it."""
+"""Maximum length of the text of one fault, which quotes a value, in characters."""
 _PLAIN: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 _DATA: Final = frozenset({"const", "default", "enum", "examples"})
 MAX_SCHEMA: Final = 1024 * 1024
-"""Bytes of a schema, as JSON."""
+"""Maximum size of a schema as JSON, in bytes."""
 MAX_WEIGHT: Final = 64 * 1024
-"""Of a value that is checked where it is: its bytes, about."""
+"""Maximum size of a value that is validated in this process, in bytes, approximately."""
 MAX_WORK: Final = 2_000_000
-"""The product of what a schema and a value count that is checked where they are: some hundredths of a second."""
+"""Maximum product of the costs of a schema and a value that are validated in this process: some 10 ms."""
 TOO_DEEP: Final = "$: it is nested too deeply, or its schema refers to itself without end"
 _NODE: Final = 16
-"""What any part of a value weighs."""
+"""Size that any part of a value counts for."""
 _DEAR: Final = frozenset(
     {"pattern", "patternProperties", "uniqueItems", "unevaluatedItems", "unevaluatedProperties", "$dynamicRef", "$id"}
 )
-"""A pattern can take for ever, and the others compare everything with everything, or check it again at each level."""
+"""Expensive keywords: a pattern may take forever, the others compare all items, or validate again at each level."""
 _SAID: Final = frozenset({"default", "description", "examples", "title", "$comment"})
 _DEFINITIONS: Final = frozenset({"$defs", "definitions"})
-"""They count where they are referred to."""
+"""Keywords whose content counts only where it is referred to."""
 _TRUTH: Final = {"true": True, "1": True, "false": False, "0": False}
 
 
 class Checker:
-    """Knows what is wrong with values by one *schema*; raises ValueError, with what is wrong, if that is none.
+    """Validates values by one *schema*; raises ValueError, with the fault, if that is invalid.
 
-    Nothing is ever fetched: a schema may refer to its own parts only. What a check may cost is in the hands of whoever
-    wrote the schema and of whoever sends the value: see :meth:`is_cheap_for`.
+    Nothing is ever fetched: a schema can only refer to its own parts. The cost of a validation depends on the authors
+    of the schema and of the value: see :meth:`is_cheap_for`.
     """
 
     def __init__(self, schema: Mapping[str, Any]) -> None:
@@ -57,16 +57,16 @@ class Checker:
 
     @cached_property
     def written(self) -> tuple[bytes, bytes]:
-        """The schema as JSON, and the SHA-256 of that: what another process knows it by."""
+        """Return the schema as JSON, and its SHA-256, by which another process identifies it."""
         text = json.dumps(self.schema).encode()
         return text, hashlib.sha256(text).digest()
 
     def is_cheap_for(self, value: object) -> bool:
-        """Return True if :meth:`fault` takes some milliseconds at most, so that nothing has to wait for it."""
+        """Return True if :meth:`fault` takes at most some milliseconds, so that it need not run in another process."""
         return self._cost > 0 and _weighs_less(value, min(MAX_WORK // self._cost, MAX_WEIGHT))
 
     def fault(self, value: object) -> str:
-        """What is wrong with *value*, by JSON path (``$.count: 'x' is not of type 'integer'``); empty if nothing is."""
+        """Return the faults of *value* by JSON path (``$.count: 'x' is not of type 'integer'``), or an empty string."""
         try:
             return "; ".join(_described(each) for each in islice(self._validator.iter_errors(value), MOST_FAULTS))
         except RecursionError:
@@ -74,18 +74,18 @@ class Checker:
         except (Unresolvable, re.error) as error:
             return f"$: it cannot be checked, as its schema is not usable: {_clipped(str(error))}"
         except (ArithmeticError, ValueError) as error:
-            # "multipleOf" of a number of hundreds of digits, or of one that is not finite.
+            # "multipleOf" of a number with hundreds of digits, or of one that is not finite.
             return f"$: it cannot be checked: {_clipped(str(error))}"
 
 
 @lru_cache(maxsize=4096)
 def checker(schema: str) -> Checker:
-    """The checker of the *schema* in this JSON text, made once; raises ValueError as :class:`Checker` does."""
+    """Return the cached checker of *schema*, a JSON text; raises ValueError like :class:`Checker`."""
     return Checker(json.loads(schema))
 
 
 def _check(schema: Mapping[str, Any]) -> int:
-    """See that *schema* is one; how much work it is for each part of a value, 0 if that cannot be told."""
+    """Check that *schema* is valid, and return the work for each part of a value, 0 if unknown."""
     try:
         if len(json.dumps(schema)) > MAX_SCHEMA:
             raise ValueError(f"it has more than {MAX_SCHEMA} bytes")
@@ -124,13 +124,13 @@ def _references(schema: object) -> set[str]:
 
 
 class _DearError(Exception):
-    """There is no bound of what a schema costs, or none that is worth having."""
+    """The cost of a schema has no useful bound."""
 
 
 class _Cost:
-    """Counts the parts of a schema as often as they may be asked about one part of a value.
+    """Counts the parts of a schema as often as they may be applied to one part of a value.
 
-    The references stand for what they refer to, so that there is no count of what refers to itself.
+    References count as their targets, so recursive schemas have no count.
     """
 
     def __init__(self, targets: Mapping[str, Any]) -> None:
@@ -139,7 +139,7 @@ class _Cost:
         self._open: set[int] = set()
 
     def of(self, part: object) -> int:
-        """The count for *part*. Raises _DearError, and RecursionError."""
+        """Return the count for *part*. Raises _DearError, and RecursionError."""
         if not isinstance(part, dict | list):
             return 1
         if id(part) in self._known:
@@ -158,7 +158,7 @@ class _Cost:
         return count
 
     def _of_keyword(self, key: str, inner: object) -> int:
-        # Also a property may have such a name: that costs a moment and no more.
+        # A property may have such a name, too, which only costs a moment.
         if key in _DEAR:
             raise _DearError
         if key in _SAID:
@@ -166,7 +166,7 @@ class _Cost:
         if key in _DEFINITIONS:
             return 1
         if key == "$ref" and isinstance(inner, str):
-            # Names other than paths are looked for in the whole schema, each time.
+            # References other than paths are searched for in the whole schema, each time.
             if not inner.startswith("#/"):
                 raise _DearError
             return self.of(self._targets[inner])
@@ -192,11 +192,11 @@ def _weighs_less(value: object, limit: int) -> bool:
 
 
 def _described(error: ValidationError) -> str:
-    """One fault; of alternatives the one that came nearest."""
+    """Return the text of one fault; for alternatives that of the closest one."""
     nearest = best_match([error]) or error
     path = nearest.json_path
     if nearest.validator == "required" and isinstance(nearest.instance, dict):
-        # There is an error for each that is missing, which is named in its text alone.
+        # There is an error for each missing property, which only its message names.
         names: Any = nearest.validator_value
         missing = next((name for name in names if nearest.message.startswith(f"{name!r} is a required")), None)
         if missing is not None:
@@ -209,14 +209,14 @@ def _member(name: str) -> str:
 
 
 def _clipped(text: str) -> str:
-    """The value stands at the beginning of a message, what is wrong with it at its end."""
+    """Return *text* shortened in the middle: a message begins with the value and ends with the fault."""
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST // 3]} … {text[-_LONGEST // 2 :]}"
 
 
 def from_texts(schema: object, texts: Sequence[str]) -> Any:
-    """The value of type *schema* that *texts* stand for, which were given where only texts can be (a query, a prompt).
+    """Convert *texts*, from a query or a prompt, where only text is possible, into a value for *schema*.
 
-    What cannot be converted stays a text, so that the schema tells what is wrong with it.
+    A text that cannot be converted is kept, so that validation reports the fault.
     """
     kinds = _kinds(schema)
     if "array" in kinds:
@@ -240,7 +240,7 @@ def _refused(name: str) -> None:
 
 
 def _kinds(schema: object) -> set[str]:
-    """The types that *schema* names, also as alternatives."""
+    """Return the types in *schema*, including those of alternatives."""
     if not isinstance(schema, dict):
         return set()
     said = schema.get("type")

@@ -38,7 +38,7 @@ log = logging.getLogger("mcp-scripts")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run until the end of stdin or SIGTERM; the exit status."""
+    """Serve until the end of stdin or SIGTERM; return the exit status."""
     parser = _parser()
     arguments = parser.parse_args(argv)
     if (arguments.file is None) == (arguments.manifest is None):
@@ -96,7 +96,7 @@ async def _describe(definition: Definition) -> int:
 async def _serve(definition: Definition, lines: Log) -> int:
     from mcpd.servers import sdk
 
-    # A script, which runs as the same user, is not to write into what /proc has of us.
+    # A script, which runs as the same user, must not write to this process's files in /proc.
     tree.prctl(tree.PR_SET_DUMPABLE, 0)
     facility = _facility(definition)
     return await sdk.serve(
@@ -105,7 +105,7 @@ async def _serve(definition: Definition, lines: Log) -> int:
 
 
 def make_server(facility: Facility) -> Server[Any]:
-    """The SDK's server whose handlers ask *facility*."""
+    """Return the SDK's server, with *facility* behind its handlers."""
     from mcpd.servers import sdk
 
     handlers = Handlers(facility)
@@ -123,36 +123,36 @@ def make_server(facility: Facility) -> Server[Any]:
 
 
 class Handlers:
-    """Answers the SDK's requests with what *facility* says."""
+    """Handlers of the SDK's requests, which call *facility*."""
 
     def __init__(self, facility: Facility) -> None:
         self._facility = facility
 
     async def check(self, ctx: Context) -> None:
-        """The SDK refuses arguments of a prompt that are no strings, and does not name them."""
+        """Check the arguments of a prompt before the SDK does, whose error does not name the invalid one."""
         params = ctx.params or {}
         name, arguments = params.get("name"), params.get("arguments")
         if ctx.method == "prompts/get" and isinstance(name, str) and isinstance(arguments, dict):
             await self._facility.check_prompt(name, arguments)
 
     async def list_tools(self, _ctx: Context, params: types.PaginatedRequestParams | None) -> Any:
-        """``tools/list``."""
+        """Handle ``tools/list``."""
         return _complete(await self._facility.list_tools(params.cursor if params else None))
 
     async def list_resources(self, _ctx: Context, params: types.PaginatedRequestParams | None) -> Any:
-        """``resources/list``."""
+        """Handle ``resources/list``."""
         return _complete(await self._facility.list_resources(params.cursor if params else None))
 
     async def list_resource_templates(self, _ctx: Context, _params: types.PaginatedRequestParams | None) -> Any:
-        """``resources/templates/list``: there are none."""
+        """Handle ``resources/templates/list``: there are none."""
         return _complete({"resourceTemplates": []})
 
     async def list_prompts(self, _ctx: Context, params: types.PaginatedRequestParams | None) -> Any:
-        """``prompts/list``."""
+        """Handle ``prompts/list``."""
         return _complete(await self._facility.list_prompts(params.cursor if params else None))
 
     async def call_tool(self, ctx: Context, params: types.CallToolRequestParams) -> Any:
-        """``tools/call``, with progress for whoever asked for it."""
+        """Handle ``tools/call``, with progress if requested."""
         from mcpd.servers import sdk
 
         async with sdk.Progress(ctx) as on_progress:
@@ -163,17 +163,17 @@ class Handlers:
             return _complete(failed(f"tool {params.name}: {fault.message}"))
 
     async def read_resource(self, ctx: Context, params: types.ReadResourceRequestParams) -> Any:
-        """``resources/read``."""
+        """Handle ``resources/read``."""
         meta = (ctx.params or {}).get("_meta")
         hops = meta.get(HOPS) if isinstance(meta, dict) else 0
         return _complete(await self._facility.read_resource(str(params.uri), hops if isinstance(hops, int) else 0))
 
     async def get_prompt(self, _ctx: Context, params: types.GetPromptRequestParams) -> Any:
-        """``prompts/get``."""
+        """Handle ``prompts/get``."""
         return _complete(await self._facility.get_prompt(params.name, dict(params.arguments or {})))
 
     async def complete(self, _ctx: Context, params: types.CompleteRequestParams) -> Any:
-        """``completion/complete``: values of arguments of prompts."""
+        """Handle ``completion/complete``: values of arguments of prompts."""
         name = getattr(params.ref, "name", None)
         if name is None:
             return _complete({"completion": {"values": [], "total": 0, "hasMore": False}})

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What a script offers: a tool, and how its arguments become words of a command line."""
+"""A tool of a script, and the conversion of its arguments into words of a command line."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 MAX_TOOLS: Final = 1000
-"""How many tools of one script are found. Those after them are left out: a script with that many may have more."""
+"""Maximum number of tools of one script; further ones are ignored."""
 MAX_NAME: Final = 64
-"""Characters in the name of a tool that was found in a script."""
+"""Maximum length of the name of a tool found in a script, in characters."""
 _REFUSED: Final = re.compile(r"[^A-Za-z0-9_-]+")
-"""Characters that some clients do not accept in the name of a tool."""
+"""Matches characters that some clients do not accept in the name of a tool."""
 
 
 def tool_name(text: str) -> str:
@@ -22,13 +22,13 @@ def tool_name(text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """One property of a shell tool, and how its value is written on the command line.
+    """A property of a shell tool, and its form on the command line.
 
-    *name* is the property in the input schema. *flag* is what goes before the value (``--file``, ``-f``), or is
-    empty for a positional argument. A property without *takes_value* is a flag: true writes it once, a number that
-    often. *repeats*: the value is a list, each item with the flag before it. *together*: the value is a list that
-    follows one flag (``--move FROM TO``). *signs* are the characters with which the script's options begin; a value
-    that begins with one of them never gets a word of its own where the script looks for options.
+    *name* is the property in the input schema. *flag* is the option before the value (``--file``, ``-f``), empty for a
+    positional argument. Without *takes_value* the property is a flag: true writes it once, a number as often. With
+    *repeats* the value is a list, each item with the flag before it; with *together* a list after a single flag
+    (``--move FROM TO``). *signs* are the characters with which the script's options begin; a value that begins with one
+    of them never gets a word of its own where the script expects options.
     """
 
     name: str
@@ -41,12 +41,12 @@ class Option:
 
 @dataclass(frozen=True, slots=True)
 class Tool:
-    """A tool of a script server, discovered, static or made by a transform.
+    """A tool of a script server, from the script, an entry or a transform.
 
-    *function* is what runs: a function of the Python file, a command of the shell script, or empty for the script as
-    a whole. *options* say how the arguments of a shell tool become words; without any, the property ``args`` is split
-    as a shell would. *end_of_options* says when ``--`` goes before the positional words: ``"always"``, ``"needed"``
-    (one of them looks like an option), or ``""`` if the script is not known to understand it: such words are refused.
+    *function* is run: a function of the Python file, a command of the shell script, or empty for the whole script.
+    *options* convert the arguments of a shell tool into words; without any, the property ``args`` is split as by a
+    shell. *end_of_options* determines when ``--`` precedes the positional words: ``"always"``, ``"needed"`` (one of
+    them looks like an option), or ``""`` if the script may not support it: such words are then refused.
     """
 
     name: str

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Transforms: Python functions, named by their content id, that make tools, resources and prompts.
+"""Transforms: Python functions, identified by their content id, that generate tools, resources and prompts.
 
-They run as calls do, but may write nothing and reach nothing, and for seconds only. One that fails leaves what others
-give standing, and is reported.
+They run like calls, but must not write anything or use the network, and only for seconds. A failure is reported, and
+does not affect the others.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ if TYPE_CHECKING:
 Kind: TypeAlias = Literal["tools", "resources", "prompts"]
 
 SECONDS: Final = 5.0
-"""That a transform may take."""
+"""Time limit of a transform in seconds."""
 MOST_ITEMS: Final = 10_000
-"""That one transform may give."""
+"""Maximum number of items from one transform."""
 MOST_OFFERED: Final = 1000
-"""Tools, resources or prompts of one server."""
+"""Maximum number of tools, resources or prompts of one server."""
 
 
 class Runs(Protocol):
-    """What runs functions: :class:`~mcpd.servers.scripts.calls.Calls`."""
+    """Runs functions: :class:`~mcpd.servers.scripts.calls.Calls`."""
 
     async def call(
         self,
@@ -42,14 +42,14 @@ class Runs(Protocol):
         limits: Limits | None = None,
         on_progress: Callable[[float, float | None, str], None] | None = None,
     ) -> Outcome:
-        """How *job* ended."""
+        """Run *job* and return its outcome."""
 
     async def close(self) -> None:
         """End everything that runs."""
 
 
 def content_of(definition: Definition, kind: Kind) -> str:
-    """The content id of the transform that makes *kind*; empty if there is none."""
+    """Return the content id of the transform for *kind*; empty if there is none."""
     entry = definition.entry
     return {
         "tools": entry.tools_transform_cid,
@@ -59,7 +59,7 @@ def content_of(definition: Definition, kind: Kind) -> str:
 
 
 async def generated(definition: Definition, runs: Runs, kind: Kind) -> tuple[list[Any], list[str]]:
-    """What the transform for *kind* gives, unchecked, and what went wrong with it."""
+    """Return the unchecked results of the transform for *kind*, and its problems."""
     content = content_of(definition, kind)
     if not content:
         return [], []
@@ -91,7 +91,7 @@ async def generated(definition: Definition, runs: Runs, kind: Kind) -> tuple[lis
 
 
 def left_out(count: int, kind: Kind) -> str:
-    """The problem that *count* of a *kind* are more than :data:`MOST_OFFERED`."""
+    """Return the problem that *count* of a *kind* exceed :data:`MOST_OFFERED`."""
     return f"{count} {kind} are left out: a server has {MOST_OFFERED} of them at most"
 
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """Calls of a script, each in processes of its own that end with it.
 
-:class:`Calls` is the whole interface. It starts a small *zygote*, from which each call gets a *keeper*, which forks the
-*worker* that runs the script and ends the call's whole process tree.
+:class:`Calls` is the whole interface. It starts a small *zygote*, which forks a *keeper* for each call; the keeper
+forks the *worker* that runs the script, and ends the call's whole process tree.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ __all__ = ["Calls", "Limits", "Outcome", "PythonJob", "ShellJob"]
 
 
 def __getattr__(name: str) -> object:
-    """Load what is asked for: the zygote imports this package as well, and must not load asyncio."""
+    """Import on demand: the zygote imports this package as well, and must not load asyncio."""
     if name == "Calls":
         from mcpd.servers.scripts.calls import calls
 

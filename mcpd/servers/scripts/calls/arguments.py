@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""From JSON arguments to what a function's annotations ask for."""
+"""Conversion of JSON arguments into those of a function, according to its annotations."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ __all__ = ["BadArgument", "bind"]
 def bind(
     function: Any, arguments: dict[str, Any], positional: list[Any], context: dict[str, Any]
 ) -> tuple[list[Any], dict[str, Any]]:
-    """The positional and the named arguments for a call of *function*; raises :class:`BadArgument`.
+    """Return the positional and the named arguments for a call of *function*; raises :class:`BadArgument`.
 
-    *positional* come first, as many as it takes. A parameter ``context`` gets *context*. ``*args`` is an array of that
-    name, ``**kwargs`` gets what no other parameter is called.
+    As many of *positional* as it takes come first. A parameter ``context`` gets *context*. ``*args`` is an array with
+    its name, ``**kwargs`` gets the arguments without a parameter.
     """
     try:
         parameters = list(inspect.signature(function).parameters.values())
@@ -36,7 +36,7 @@ def bind(
 
 @dataclass
 class _Binding:
-    """A call's arguments, as they find their parameters."""
+    """The arguments of a call while they are assigned to parameters."""
 
     left: dict[str, Any]
     given: list[Any]
@@ -45,10 +45,10 @@ class _Binding:
     args: list[Any] = field(default_factory=list)
     kwargs: dict[str, Any] = field(default_factory=dict)
     in_place: bool = False
-    """True if all before ``*args`` have to be given by position, because there is something for it."""
+    """True if the arguments before ``*args`` must be positional, because ``*args`` gets some."""
 
     def add(self, parameter: inspect.Parameter) -> None:
-        """Find the argument of the next *parameter*."""
+        """Assign the argument for the next *parameter*."""
         name, kind = parameter.name, parameter.kind
         hint = self.hints.get(name, Any)
         if kind is parameter.VAR_POSITIONAL:
@@ -73,7 +73,7 @@ class _Binding:
             value = self.context
         elif name in self.left:
             given = self.left.pop(name)
-            # Where None is the default the schema offers null, whatever the annotation says: `x: int = None`.
+            # If None is the default, the schema allows null, whatever the annotation is: `x: int = None`.
             value = None if given is None and parameter.default is None else convert(given, hint, name)
         elif parameter.default is parameter.empty:
             raise BadArgument(f"The argument {name!r} is missing.")
@@ -94,7 +94,7 @@ def _array(value: Any, name: str) -> list[Any]:
 
 
 def _hints(function: Any) -> dict[str, Any]:
-    """The annotations of what is called."""
+    """Return the annotations of the function, or of a class's or object's method that is called."""
     if not inspect.isroutine(function):
         function = getattr(function, "__init__" if isinstance(function, type) else "__call__", function)
     return hints(inspect.unwrap(function))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Calls of one script, as the server makes them."""
+"""Calls of one script, on the server's side."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ if TYPE_CHECKING:
     from mcpd.servers.scripts.calls.job import Limits, Outcome
 
 GRACE: Final = 10.0
-"""Seconds after its time that a call's keeper may still be silent."""
+"""Seconds after the time limit during which a call's keeper may be silent."""
 ENDING: Final = 20.0
-"""Seconds that what is left of a call may take to end before its place is given to another."""
+"""Seconds for the rest of a call's processes to end before its slot is released anyway."""
 BIG: Final = 1 << 18
-"""Bytes of JSON that are read in a thread."""
+"""Size in bytes from which JSON is parsed in a thread."""
 
 
 class Calls:
-    """Runs a script: *kind* is ``python``, ``shell``, or empty for none, where only jobs that bring code can run.
+    """Runs a script: *kind* is ``python``, ``shell``, or empty without a script, when only jobs with code can run.
 
-    *path* names it in messages and is where it looks for what lies beside it, *source* is what runs. With *workers*, so
-    many processes that have imported it wait for calls; each serves one. *log* is given lines: what the script prints,
-    and tracebacks. Every call has *limits* unless it brings its own. *digest* is the SHA-256 in hex of the file at
-    *path* as it was read, if it is known: then a shell script does not run once its file is another one.
+    *path* is its name in messages and the base for files beside it, *source* is its text. With *workers*, that many
+    processes that have imported it wait for calls; each serves one. *log* is called with lines: output of the script,
+    and tracebacks. *limits* apply to calls without limits of their own. *digest* is the SHA-256 in hex of the file at
+    *path* as it was read, if known: a shell script is not run if its file has changed since.
     """
 
     def __init__(
@@ -63,9 +63,9 @@ class Calls:
         limits: Limits | None = None,
         on_progress: Callable[[float, float | None, str], None] | None = None,
     ) -> Outcome:
-        """Run *job*; *on_progress* hears of ``current, total, message``. A call that is cancelled is killed.
+        """Run *job*; *on_progress* is called with ``current, total, message``. A cancelled call is killed.
 
-        Never raises for what the script does: that is :attr:`Outcome.error`.
+        Never raises for what the script does: see :attr:`Outcome.error`.
         """
         bounds = limits or self._limits
         used: tuple[Zygote, socket.socket] | None = None
@@ -81,7 +81,7 @@ class Calls:
                 self._retire(used[0])
             return failed(f"The call was ended: {error}.")
         except TimeoutError:
-            # Its keeper does not run any more as it should, so what is below it can only be ended from above.
+            # Its keeper no longer works properly, so the processes below it can only be killed from here.
             if used:
                 await self._abandon(used[0])
             return failed(f"The call ran for more than {bounds.seconds:g} s and was stopped.", timed_out=True)
@@ -99,7 +99,7 @@ class Calls:
         return outcome(report, bounds, shell=shell)
 
     async def close(self) -> None:
-        """End all processes; calls that still run fail."""
+        """End all processes; running calls fail."""
         self._closed = True
         async with self._starting:
             await self._spares.close()
@@ -111,9 +111,9 @@ class Calls:
             await asyncio.wait(self._endings)
 
     async def _channel(self, job: PythonJob | ShellJob, bounds: Limits) -> tuple[Zygote, socket.socket]:
-        """The channel of a new keeper, and the zygote that it comes from.
+        """Return the channel of a new keeper, and the zygote that forked it.
 
-        It has a worker that has imported the script already if there is one.
+        If possible its worker has already imported the script.
         """
         usual = isinstance(job, PythonJob) and job.source is None and not job.read_only and bounds == self._limits
         for last in (False, True):
@@ -135,7 +135,7 @@ class Calls:
         raise AssertionError
 
     async def _outlast(self, zygote: Zygote, sock: socket.socket) -> None:
-        """Hold the place of a call until its processes have ended, but not for ever."""
+        """Keep the slot of a call until its processes have ended, but not forever."""
         try:
             with sock, suppress(TimeoutError):
                 async with asyncio.timeout(ENDING):
@@ -148,7 +148,7 @@ class Calls:
             self._retired.discard(zygote)
 
     def _retire(self, zygote: Zygote) -> None:
-        """Have another zygote for the calls to come; those of this one go on."""
+        """Use another zygote for further calls; the running calls of this one continue."""
         zygote.retired = True
         self._retired.add(zygote)
         if self._zygote is zygote:

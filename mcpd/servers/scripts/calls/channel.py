@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The server's end of one call, and of the zygote."""
+"""The server's side of the channels to a call and to the zygote."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ if TYPE_CHECKING:
 _CHUNK: Final = 1 << 18
 WATCH: Final = 0.05
 _ENDING: Final = 5.0
-"""Seconds that the zygote has to end everything by itself."""
+"""Seconds for the zygote to end everything by itself."""
 
 
 class Broken(Exception):
-    """The zygote, or a keeper, is not there any more or does not do what it should."""
+    """Error: the zygote, or a keeper, has ended or does not work properly."""
 
 
 class NoRoom(Broken):
-    """The server itself has too much open for another call; its zygote is all right."""
+    """Error: the server has too many open files for another call; its zygote is not affected."""
 
 
 class Silent(Broken):
-    """A keeper has ended before it said anything, so its zygote may not be what it was."""
+    """Error: a keeper has ended without a message, so its zygote may be broken."""
 
 
 def _pair() -> tuple[socket.socket, socket.socket]:
@@ -51,18 +51,18 @@ def _pair() -> tuple[socket.socket, socket.socket]:
 
 
 class Control:
-    """A zygote as the server sees it: it is given one end of a channel, and starts a keeper there."""
+    """The control socket of a zygote, which gets one end of a channel and forks a keeper for it."""
 
     def __init__(self, sock: socket.socket) -> None:
         self.sock = sock
         sock.setblocking(False)
 
     def channel(self) -> socket.socket:
-        """The channel of a new keeper; raises :class:`Broken`."""
+        """Return the channel of a new keeper; raises :class:`Broken`."""
         return self._wish(frames.START)
 
     def stem(self) -> tuple[socket.socket, Control]:
-        """The channel of the keeper of a new zygote that imports the script, and that zygote.
+        """Return the channel of the keeper of a new zygote that imports the script, and that zygote.
 
         Raises :class:`Broken`.
         """
@@ -75,9 +75,9 @@ class Control:
                 raise
 
     def _wish(self, wish: bytes, *more: socket.socket) -> socket.socket:
-        """Our end of a new channel, whose other end the zygote is given with *wish* and *more*.
+        """Send *wish* with the other end of a new channel, and *more*, to the zygote; return our end.
 
-        It has room for far more wishes than there can be; one that leaves so many unread does nothing any more.
+        The socket buffers far more requests than there can be; if it is full, the zygote hangs.
         """
         ours, theirs = _pair()
         with theirs:
@@ -95,19 +95,19 @@ class Control:
 
 
 class Zygote(Control):
-    """The zygote's process."""
+    """The process of a zygote."""
 
     def __init__(self, sock: socket.socket, process: asyncio.subprocess.Process) -> None:
         super().__init__(sock)
         self._process = process
         self.calls = 0
-        """How many calls it has that have not ended."""
+        """Number of its calls that have not ended."""
         self.retired = False
-        """Whether it gets no more, and ends with the last of them."""
+        """True if it gets no more calls, and ends after the last one."""
 
     @classmethod
     async def start(cls, path: str, kind: str, source: str, digest: str = "") -> Zygote:
-        """Start one for the script; raises :class:`Broken`."""
+        """Start a zygote for the script; raises :class:`Broken`."""
         ours, theirs = _pair()
         module = "mcpd.servers.scripts.calls.zygote"
         with theirs:
@@ -127,7 +127,7 @@ class Zygote(Control):
         try:
             await asyncio.get_running_loop().sock_sendall(ours, frames.frame(frames.TASK, script))
         except OSError:
-            pass  # It has ended already, as the first call will find.
+            pass  # It has ended already, which the first call will notice.
         except BaseException:
             await self.kill()
             raise
@@ -139,7 +139,7 @@ class Zygote(Control):
         return self._process.returncode is None
 
     async def end(self) -> None:
-        """End it and all that is below it."""
+        """End it and everything below it."""
         self.close()
         with suppress(TimeoutError):
             async with asyncio.timeout(_ENDING):
@@ -147,7 +147,7 @@ class Zygote(Control):
         await self.kill()
 
     async def kill(self) -> None:
-        """The same at once, and also if somebody keeps it from ending."""
+        """Kill it and everything below it at once, even if it is prevented from ending."""
         if self._process.returncode is None:
             tree.kill_below(self._process.pid)
             tree.send(self._process.pid, signal.SIGKILL)
@@ -156,7 +156,7 @@ class Zygote(Control):
 
 
 async def drain(sock: socket.socket) -> None:
-    """Tell a keeper that nobody waits for its call any more, and wait until all of that has ended."""
+    """Tell a keeper that its call is abandoned, and wait until all of its processes have ended."""
     with suppress(OSError):
         sock.shutdown(socket.SHUT_WR)
         while await asyncio.get_running_loop().sock_recv(sock, _CHUNK):
@@ -164,7 +164,7 @@ async def drain(sock: socket.socket) -> None:
 
 
 def is_open(sock: socket.socket) -> bool:
-    """Return True if a keeper is still at the other end of a channel that it has nothing to say on yet."""
+    """Return True if there is still a keeper at the other end of a channel on which nothing was sent yet."""
     try:
         return bool(sock.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT))
     except BlockingIOError:
@@ -174,7 +174,7 @@ def is_open(sock: socket.socket) -> bool:
 
 
 def job_frames(job: PythonJob | ShellJob, limits: Limits) -> bytes:
-    """What a keeper is sent to begin with *job*."""
+    """Return the frames that start *job*."""
     bounds = asdict(limits)
     task: dict[str, Any] = {"limits": bounds}
     if isinstance(job, PythonJob):
@@ -193,22 +193,22 @@ def job_frames(job: PythonJob | ShellJob, limits: Limits) -> bytes:
 
 
 def stem_frames(limits: Limits) -> bytes:
-    """The same for the import ahead; its time is the server's to watch."""
+    """Return the frames that start the import in advance; the server watches its time limit."""
     bounds = asdict(limits) | {"seconds": 0}
     return begin(bounds) + frames.frame(frames.TASK, json.dumps({"limits": bounds, "stem": True}).encode())
 
 
 def begin(bounds: dict[str, float], watch: float = WATCH, *, shell: bool = False) -> bytes:
-    """The limits that a keeper is to watch from now on, looking every *watch* seconds how many processes there are."""
+    """Return the frame with the limits that a keeper enforces, counting the processes every *watch* seconds."""
     return frames.frame(frames.JOB, json.dumps(bounds | {"watch": watch, "shell": shell}).encode())
 
 
 async def exchange(
     sock: socket.socket, data: bytes, output: int, log: Callable[[str], None], on_progress: Progress | None
 ) -> Report:
-    """Send *data* to a keeper and hear it out; *output* bounds its result.
+    """Send *data* to a keeper and return its report; *output* limits the size of the result.
 
-    Raises :class:`Broken`, and :class:`Silent` if it says nothing at all.
+    Raises :class:`Broken`, and :class:`Silent` if it sends nothing at all.
     """
     loop = asyncio.get_running_loop()
     sending = loop.create_task(loop.sock_sendall(sock, data))
@@ -233,7 +233,7 @@ async def exchange(
         sending.cancel()
         await asyncio.wait([sending])
         if not sending.cancelled():
-            sending.exception()  # Where nobody reads, nobody answers either.
+            sending.exception()  # If nobody reads, nobody answers either.
     return report
 
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What a worker may use and touch: resource limits, signals to its own only (landlock(7)), nothing else of other
-processes (seccomp(2)), no writing at all.
+"""Confinement of workers: resource limits, no signals to other processes (landlock(7)), no other effects on them
+(seccomp(2)), and optionally no writing.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from typing import Final
 from mcpd.servers import landlock, seccomp
 
 FILE_SIZE: Final = 1 << 30
-"""Bytes of the longest file that a call can write."""
+"""Maximum size of a file that a call can write, in bytes."""
 OPEN_FILES: Final = 256
-"""Descriptors of a process. What it has in the pipes and sockets behind them is nobody's memory."""
+"""Maximum number of open files of a process. Data in pipes and sockets counts as nobody's memory."""
 
 
 class Unavailable(Exception):
-    """The kernel cannot confine a call as it has to be."""
+    """The kernel cannot confine a call as required."""
 
 
 def limit(memory: int, tasks: int) -> None:
-    """Limit this process and all below it to *memory* bytes of data each, and the user to *tasks* processes."""
+    """Limit this process and those below it to *memory* bytes of data each, and the user to *tasks* processes."""
     for what, most in (
         (resource.RLIMIT_DATA, memory),
         (resource.RLIMIT_NPROC, tasks),
@@ -36,13 +36,13 @@ def limit(memory: int, tasks: int) -> None:
 
 
 def limit_time(seconds: float) -> None:
-    """Limit this process to *seconds* on the processor, and one more."""
+    """Limit this process to *seconds* of processor time, rounded up, plus one."""
     soft = math.ceil(seconds) + 1
     _lower(resource.RLIMIT_CPU, soft, soft + 1)
 
 
 def _lower(what: int, soft: int, hard: int) -> None:
-    """Set a limit, or keep a lower one that is there."""
+    """Set a limit, unless a lower one is set already."""
     _, most = resource.getrlimit(what)
     if most != resource.RLIM_INFINITY:
         soft, hard = min(soft, most), min(hard, most)
@@ -50,9 +50,9 @@ def _lower(what: int, soft: int, hard: int) -> None:
 
 
 def keep_to_own() -> bool:
-    """Let this process signal and trace only itself and what it starts.
+    """Let this process signal and trace only itself and the processes it starts.
 
-    False if that does not hold, as it cannot before Linux 6.12.
+    Return False if the kernel does not enforce that, which requires Linux 6.12.
     """
     if landlock.version() < 6:
         return False
@@ -70,18 +70,18 @@ def keep_to_own() -> bool:
 
 
 def leave_others_alone() -> None:
-    """Let this process, for good, change limits, priority and memory of none but itself, and leave no System V memory.
+    """Permanently prevent this process from changing other processes, and from leaving System V memory behind.
 
-    Where seccomp cannot be had, nothing is done.
+    Without seccomp nothing is done.
     """
     with suppress(OSError, KeyError):
         seccomp.install(read_only=False)
 
 
 def forbid_writing() -> bool:
-    """Take from this process, for good, all ways to change a file, its metadata included, and to use the network.
+    """Permanently prevent this process from changing any file, including metadata, and from using the network.
 
-    What :func:`keep_to_own` says. Raises :class:`Unavailable` where seccomp cannot be had.
+    Returns what :func:`keep_to_own` does. Raises :class:`Unavailable` without seccomp.
     """
     scoped = keep_to_own()
     try:

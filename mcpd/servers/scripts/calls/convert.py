@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""One JSON value and the type that a script wants it as."""
+"""Conversion of one JSON value to the type that a script expects."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class BadArgument(Exception):
-    """An argument that does not fit; the message names it."""
+    """An argument of the wrong type; the message names it."""
 
 
 _LISTS: Final = (
@@ -42,7 +42,7 @@ _WRAPPERS: Final = ("Annotated", "Final", "Required", "NotRequired", "ReadOnly",
 
 
 def convert(value: Any, hint: Any, where: str) -> Any:
-    """*value* as *hint* wants it; what no rule knows is passed as it is. *where* names it in a :class:`BadArgument`."""
+    """Return *value* converted to *hint*, unchanged if unknown. *where* names it in a :class:`BadArgument`."""
     hint = _unwrapped(hint)
     if isinstance(hint, typing.TypeVar | str) or hint is Any or hint is object:
         return value
@@ -52,7 +52,7 @@ def convert(value: Any, hint: Any, where: str) -> Any:
     kind = origin or hint
     try:
         rule = _RULES.get(kind)
-    except TypeError:  # Something that cannot be hashed is no type.
+    except TypeError:  # Unhashable objects are not types.
         return value
     if rule:
         return rule(value, kind, args, where)
@@ -60,9 +60,9 @@ def convert(value: Any, hint: Any, where: str) -> Any:
 
 
 def hints(target: Any) -> dict[str, Any]:
-    """The annotations of a function or a class, evaluated.
+    """Return the evaluated annotations of a function or a class.
 
-    Those that cannot be, because only type checkers import them, are left out.
+    Those that cannot be evaluated, because only type checkers import them, are omitted.
     """
     with suppress(Exception):
         return typing.get_type_hints(target, include_extras=True)
@@ -77,7 +77,7 @@ def hints(target: Any) -> dict[str, Any]:
 
 
 def _unwrapped(hint: Any) -> Any:
-    """What *hint* is about, without names for it and remarks on it."""
+    """Return the type within *hint*, without aliases and wrappers."""
     while True:
         origin = typing.get_origin(hint)
         if isinstance(hint, dataclasses.InitVar):
@@ -104,7 +104,7 @@ def _list(value: Any, where: str) -> list[Any]:
 
 
 def _items(value: Any, args: tuple[Any, ...], where: str) -> list[Any]:
-    """An array whose items are all of one type, the first of *args*."""
+    """Convert an array whose items are all of one type, the first of *args*."""
     hint = args[0] if args else Any
     return [convert(item, hint, f"{where}[{at}]") for at, item in enumerate(_list(value, where))]
 
@@ -122,7 +122,7 @@ def _as_deque(value: Any, _kind: Any, args: tuple[Any, ...], where: str) -> coll
 
 
 def _made(make: Any, value: Any, where: str) -> Any:
-    """``make(value)``, whose complaints are about the argument."""
+    """Return ``make(value)``; errors become a :class:`BadArgument`."""
     try:
         return make(value)
     except Exception as error:
@@ -130,7 +130,7 @@ def _made(make: Any, value: Any, where: str) -> Any:
 
 
 def _union(value: Any, _kind: Any, args: tuple[Any, ...], where: str) -> Any:
-    """The first alternative that fits, one that is the value's own type before all others."""
+    """Convert to the first matching alternative, preferably the value's own type."""
     if any(type(value) is arg for arg in args):
         return value
     complaints = []
@@ -172,7 +172,7 @@ def _dict(value: Any, kind: Any, args: tuple[Any, ...], where: str) -> Any:
 
 
 def _key(key: str, hint: Any, where: str) -> Any:
-    """A member's name as the type of the dict's keys."""
+    """Convert a member's name to the type of the dict's keys."""
     if hint is bool:
         return _expect(key, key in _TRUTHS, "an object whose members are called true or false", where) == "true"
     if hint in {int, float}:
@@ -223,7 +223,7 @@ def _bytes(value: Any, where: str) -> bytes:
 
 
 def _enum(value: Any, kind: Any, where: str) -> Any:
-    """A member, by its value as JSON says it, or by its name."""
+    """Convert to a member of an enumeration, by its JSON value or by its name."""
     for member in kind:
         if member.value == value and isinstance(member.value, bool) == isinstance(value, bool):
             return member
@@ -261,7 +261,7 @@ def _dataclass(value: Any, kind: Any, where: str) -> Any:
 
 
 def _named_tuple(value: Any, kind: Any, where: str) -> Any:
-    """From an object by names, or an array in order."""
+    """Convert from an object by names, or from an array by positions."""
     fields = dict(zip(kind._fields, value, strict=False)) if isinstance(value, list) else value
     _expect(value, not isinstance(value, list) or len(value) <= len(kind._fields), "a shorter array", where)
     required = set(kind._fields) - set(kind._field_defaults)
@@ -279,4 +279,4 @@ _RULES: Final[dict[Any, Callable[[Any, Any, tuple[Any, ...], str], Any]]] = {
     types.UnionType: _union,
     typing.Literal: _literal,
 }
-"""How each generic type is made: of the value, the type, its arguments, and the value's name."""
+"""Converters by generic type: called with the value, the type, its arguments, and the value's name."""

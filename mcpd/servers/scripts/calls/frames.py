@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The frames between server, keeper and worker: one byte that says what it is, four bytes of length, the payload."""
+"""The frames between server, keeper and worker: one byte for the kind, four bytes for the length, the payload."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ HEADER: Final = struct.Struct(">cI")
 JOB: Final = b"J"
 """Server to keeper: JSON with ``seconds``, ``memory``, ``processes``, ``output``; the clock starts."""
 TASK: Final = b"T"
-"""Server to keeper, passed on to the worker as it is: the JSON of what is to be run."""
+"""Server to keeper, passed on unchanged to the worker: the JSON of the task to run."""
 LOG: Final = b"L"
 """Keeper to server: one line for the log."""
 PROGRESS: Final = b"P"
 """Keeper to server: JSON ``[current, total or null, message]``."""
 RESULT: Final = b"R"
-"""Keeper to server: what the worker wrote as its result, whatever that is."""
+"""Keeper to server: what the worker wrote as its result, unchecked."""
 OUTPUT: Final = b"O"
 """Keeper to server: the stdout of a shell script."""
 END: Final = b"E"
@@ -26,25 +26,25 @@ END: Final = b"E"
 START: Final = b"s"
 """Server to zygote, one byte with one descriptor: the channel of a new keeper."""
 STEM: Final = b"w"
-"""The same with two: its channel, and the control socket of a zygote that has imported the script."""
+"""Server to zygote with two descriptors: the channel, and the control socket of a zygote that imports the script."""
 READY: Final = b"r"
-"""From such a zygote to the server: the script is imported."""
+"""From that zygote to the server: the script has been imported."""
 
 
 def frame(kind: bytes, payload: bytes) -> bytes:
-    """One frame."""
+    """Return one frame."""
     return HEADER.pack(kind, len(payload)) + payload
 
 
 class Frames:
-    """Cuts a stream into frames."""
+    """Splits a stream into frames."""
 
     def __init__(self, most: int) -> None:
         self._most = most
         self._data = bytearray()
 
     def feed(self, data: bytes) -> list[tuple[bytes, bytes]]:
-        """What *data* completes; ``ValueError`` for a frame longer than the most."""
+        """Return the frames completed by *data*; raises ``ValueError`` for one that is too long."""
         self._data += data
         found = []
         while len(self._data) >= HEADER.size:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Runs a function of a Python script, in the worker."""
+"""Running a function of a Python script, in the worker."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
     from mcpd.servers.scripts.calls.worker import Script
 
 LONGEST_MESSAGE: Final = 10_000
-"""Characters of an error's message; the log has the rest."""
+"""Maximum length of an error's message in characters; the log has all of it."""
 _OURS: Final = str(Path(__file__).parent)
 
 
 def call(script: Script, task: dict[str, Any], module: ModuleType | None) -> dict[str, Any]:
-    """The answer to *task*: ``{"value"}``, ``{"content", …}`` or ``{"error"}``, see :mod:`.results`."""
+    """Return the answer to *task*: ``{"value"}``, ``{"content", …}`` or ``{"error"}``, see :mod:`.results`."""
     try:
         if module is None:
             module = load(script) if task["source"] is None else load_other(task["path"], task["source"])
@@ -52,10 +52,10 @@ def call(script: Script, task: dict[str, Any], module: ModuleType | None) -> dic
 
 
 def _run(function: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    """Call *function*, whatever kind of function it is; what a generator yields is a list, or one text."""
+    """Call *function*, of any kind; the items of a generator are returned as a list, or as one text."""
     value = function(*args, **kwargs)
     if inspect.isawaitable(value) or inspect.isasyncgen(value):
-        import asyncio  # takes longer to load than most functions to run
+        import asyncio  # loading takes longer than most functions
 
         value = asyncio.run(_await(value))
     if inspect.isgenerator(value):
@@ -74,11 +74,11 @@ def _joined(items: list[Any]) -> Any:
 
 
 def load(script: Script) -> ModuleType:
-    """The server's script as a module, under its own name unless that is the name of a library."""
+    """Return the server's script as a module, named like its file unless a library has that name."""
     path = Path(script.path or "script.py")
     name = path.stem
     if name in sys.modules or PathFinder.find_spec(name):
-        # The script shall be able to import what it is named after.
+        # The script must be able to import a library of its own name.
         name += "_script"
     if script.path:
         sys.path.append(str(path.parent))
@@ -86,7 +86,7 @@ def load(script: Script) -> ModuleType:
 
 
 def load_other(path: str, source: str) -> ModuleType:
-    """Other code as a module."""
+    """Return other code as a module."""
     return _execute("mcp_transform", path or "transform.py", source)
 
 
@@ -101,9 +101,9 @@ def _execute(name: str, path: str, source: str) -> ModuleType:
 
 
 def failure(error: BaseException, memory: int) -> dict[str, Any]:
-    """The answer for what a script raised; the traceback goes to the log."""
+    """Return the answer for an exception of the script; the traceback goes to the log."""
     if isinstance(error, MemoryError):
-        error.__traceback__ = None  # Its frames hold what there is too much of.
+        error.__traceback__ = None  # Its frames hold the memory.
         return {"error": f"The call used more than {size(memory)} of memory."}
     with suppress(BaseException):
         error.__traceback__ = _theirs(error.__traceback__)
@@ -127,7 +127,7 @@ def _message(error: BaseException) -> str:
 
 
 def _theirs(trace: TracebackType | None) -> TracebackType | None:
-    """The part of a traceback that is the script's."""
+    """Return the part of a traceback that belongs to the script."""
     while trace and trace.tb_frame.f_code.co_filename.startswith(_OURS):
         trace = trace.tb_next
     return trace

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What is asked of a call, and what came of it."""
+"""Jobs for calls, their limits and their outcomes."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 AT_ONCE: Final = 64
-"""Calls of a script that run at the same time; more wait."""
+"""Maximum number of concurrent calls of a script; further ones wait."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What one call may use.
+    """Limits of one call.
 
-    ``seconds`` of time on the clock; ``memory`` bytes, of data for each of its processes and of all that they hold
-    together; ``processes`` at once; and ``output`` bytes, of the result and of what it prints.
+    ``seconds`` of elapsed time; ``memory`` in bytes, for the data of each of its processes and for everything that they
+    hold together; the number of concurrent ``processes``; and ``output`` in bytes, for the result and for printed text.
     """
 
     seconds: float
@@ -28,9 +28,9 @@ class Limits:
 class PythonJob:
     """A call of *function* with the JSON values *arguments* by name, after *positional* (as many as it takes).
 
-    ``source`` is other code than the server's script, called ``path`` in messages. A ``read_only`` call may not write
-    anything anywhere, nor use the network; where the kernel cannot see to that, it is refused. ``context`` is given to
-    a parameter of that name.
+    ``source`` is other code than the server's script, with the name ``path`` in messages. A ``read_only`` call must not
+    write anything or use the network; if the kernel cannot enforce that, it is refused. ``context`` is passed to a
+    parameter of that name.
     """
 
     function: str
@@ -44,7 +44,7 @@ class PythonJob:
 
 @dataclass(frozen=True, slots=True)
 class ShellJob:
-    """A run of the shell script with *words* as its command line, *environment* added, and *stdin* to read."""
+    """A run of the shell script with *words* as its command line, *environment* added, and *stdin* as its input."""
 
     words: tuple[str, ...]
     environment: dict[str, str]
@@ -53,13 +53,13 @@ class ShellJob:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What came of a call.
+    """The outcome of a call.
 
-    ``content`` are MCP's content blocks. ``structured`` is the value if it is an object. ``value`` is the plain JSON
-    value that was returned, None if there is none. ``mime_type`` is what the result says it is, empty if nothing.
-    ``error`` is the message of a failure, empty without one. ``raw`` is the whole result, as MCP has it, if the script
-    returned one (an object with ``content``, ``isError`` …); then ``content``, ``structured`` and ``error`` are its
-    parts, and it is what a client should be given, images of a failure included.
+    ``content`` are MCP's content blocks. ``structured`` is the value if it is an object. ``value`` is the returned
+    plain JSON value, or None. ``mime_type`` is that of the result, empty if unknown. ``error`` is the message of a
+    failure, empty on success. ``raw`` is the whole result in MCP's form, if the script returned one (an object with
+    ``content``, ``isError`` …); then ``content``, ``structured`` and ``error`` are its parts, and clients should be
+    given ``raw``, with the images of a failure.
     """
 
     content: list[dict[str, Any]]
@@ -69,11 +69,11 @@ class Outcome:
     error: str
     raw: dict[str, Any] | None = None
     timed_out: bool = False
-    """True if it failed because its time was over."""
+    """True if it has exceeded its time limit."""
 
 
 def size(count: int) -> str:
-    """A number of bytes for people."""
+    """Return a number of bytes with a unit, for people."""
     for shift, unit in ((30, "GiB"), (20, "MiB"), (10, "KiB")):
         if count >= 1 << shift and count % (1 << shift) == 0:
             return f"{count >> shift} {unit}"

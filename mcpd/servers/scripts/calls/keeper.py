@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The keeper: one process beside each worker, which watches it, passes on what it says, and ends its tree.
+"""The keeper: a process for each worker that supervises it, passes on its output, and ends its process tree.
 
-Whatever happens, at its end nothing is left of what the worker started: the keeper is the subreaper of all of it. It
-ends when the worker has ended, when a limit is exceeded, when its channel is closed (the call was cancelled, or the
-server died), and when the zygote dies.
+It is the subreaper of all processes that the worker starts, and leaves none of them behind. It ends when the worker
+has ended, when a limit is exceeded, when its channel is closed (the call was cancelled, or the server died), and when
+the zygote dies.
 
 Its last frame is ``{"stopped": why, "code": N, "tail": text}``. ``why`` is ``time``, ``output``, ``memory``,
-``processes``, ``zygote``, ``start`` (it could not be started; ``tail`` says why) or empty; ``code`` is the worker's
-exit code (negative: the signal that killed it, null: it would not die), ``tail`` the end of its stderr. A function's
-result is said as soon as it is complete, and its processes are ended thereafter; so the channel is closed later, when
-nothing is left of them.
+``processes``, ``zygote``, ``start`` (it could not be started; ``tail`` is the reason) or empty; ``code`` is the
+worker's exit code (negative: the signal that killed it, null: it could not be killed), ``tail`` the end of its
+stderr. A function's result is sent as soon as it is complete, and its processes are ended afterwards; the channel is
+closed when none of them are left.
 """
 
 from __future__ import annotations
@@ -33,25 +33,25 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 WATCH_CLOSELY: Final = 0.01
-"""Seconds between two counts of the processes once there are many."""
+"""Seconds between two counts of the processes if there are many."""
 PROGRESS_EVERY: Final = 0.05
 """Seconds between two reports of progress."""
 _PROGRESS_LINE: Final = 4096
 _TAIL: Final = 4096
 _CHUNK: Final = 1 << 16
 _LAST_WORDS: Final = 10.0
-"""Seconds that the server may take to read the result."""
+"""Seconds for the server to read the result."""
 
 
 def refusal(error: OSError) -> bytes:
-    """The only frame of a call that cannot be started because of *error*."""
+    """Return the only frame of a call that cannot be started because of *error*."""
     last = {"stopped": "start", "code": None, "tail": error.strerror or str(error)}
     return frames.frame(frames.END, json.dumps(last).encode())
 
 
 @dataclass(frozen=True, slots=True)
 class Ends:
-    """The worker's ends of its pipes, and for one that becomes a zygote its control socket, else -1."""
+    """The worker's ends of its pipes, and the control socket of one that becomes a zygote, else -1."""
 
     task: int
     out: int
@@ -62,17 +62,17 @@ class Ends:
 
 
 class Keeper:
-    """Keeps one worker, which *work* becomes after it was forked; *control* is that of a stem, else -1."""
+    """Supervises one worker: the forked process calls *work*; *control* is the control socket of a stem, else -1."""
 
     def __init__(self, channel: socket.socket, work: Callable[[Ends], NoReturn], control: int) -> None:
         self._channel = channel
         self._shell = False
-        """Whether its stdout is the result."""
+        """True if the worker's stdout is the result."""
         self._stem = control >= 0
         self._frames = frames.Frames((1 << 32) - 1)
         self._unsent = bytearray()
         self._untold = bytearray()
-        """What the worker has not taken of its task yet."""
+        """The part of the task that the worker has not read yet."""
         self._stopped = ""
         self._over = self._answered = False
         self._deadline = math.inf
@@ -115,12 +115,12 @@ class Keeper:
             self._poll.register(fd, select.POLLIN)
 
     def run(self) -> None:
-        """Stay until the worker has ended, or has to; then end what there is left, and say how it was."""
+        """Supervise the worker until it has ended or must end; then end the rest and send the last frame."""
         while not self._over:
             self._serve(dict(self._poll.poll(self._timeout())))
             self._look()
         if self._answered:
-            # All that the worker said is in its pipes, and they hold no more than is read at once.
+            # All output of the worker is in its pipes, which hold no more than is read at once.
             for fd in tuple(self._takers):
                 self._drain(fd)
         if self._answered and not self._stopped:
@@ -135,7 +135,7 @@ class Keeper:
             self._channel.sendall(self._unsent)
 
     def _serve(self, ready: dict[int, int]) -> None:
-        """Do what the descriptors of *ready* have events for."""
+        """Handle the events on the descriptors in *ready*."""
         if ready.pop(self._wake, 0):
             self._stop("zygote")
         if ready.pop(self._pidfd, 0):
@@ -153,7 +153,7 @@ class Keeper:
         return None if at == math.inf else max(0.0, at - time.monotonic()) * 1000 + 1
 
     def _look(self) -> None:
-        """Do what is due by the clock."""
+        """Do what is due at this time."""
         now = time.monotonic()
         if self._progress and now >= self._progress_at + PROGRESS_EVERY:
             self._say_progress(now)
@@ -171,7 +171,7 @@ class Keeper:
             self._stop("time")
 
     def _weigh(self, pids: list[int]) -> None:
-        """See how much memory *pids* hold; rarely enough to have time for other things."""
+        """Check how much memory *pids* hold, so rarely that there is time for other work."""
         begun = time.monotonic()
         if memory.held_by(pids, self._memory) > self._memory:
             self._stop("memory")
@@ -179,7 +179,7 @@ class Keeper:
         self._weigh_at = ended + 10 * (ended - begun)
 
     def _end_strays(self) -> None:
-        """End what a keeper below the stem left behind, because somebody has killed it."""
+        """End the processes left by a killed keeper below the stem."""
         for child in tree.children_of(os.getpid()):
             if child != self._worker:
                 tree.kill_below(child)
@@ -191,7 +191,7 @@ class Keeper:
         self._stopped = self._stopped or why
         self._over = True
 
-    # What comes from the server.
+    # Data from the server.
 
     def _serve_channel(self, events: int) -> None:
         if events & select.POLLOUT:
@@ -213,7 +213,7 @@ class Keeper:
                     self._poll.register(self._task, select.POLLOUT)
 
     def _begin(self, job: dict[str, float]) -> None:
-        """Take the limits of the call."""
+        """Set the limits of the call."""
         now = time.monotonic()
         self._deadline = now + job["seconds"] if job["seconds"] else math.inf
         self._processes, self._most, self._memory = int(job["processes"]), int(job["output"]), int(job["memory"])
@@ -222,7 +222,7 @@ class Keeper:
         self._watch_at = now + self._watch
 
     def _feed(self) -> None:
-        """Give the worker more of its task."""
+        """Write more of the task to the worker."""
         try:
             del self._untold[: os.write(self._task, self._untold)]
         except BlockingIOError:
@@ -233,10 +233,10 @@ class Keeper:
             self._poll.unregister(self._task)
             os.close(self._task)
 
-    # What comes from the worker.
+    # Data from the worker.
 
     def _drain(self, fd: int) -> bool:
-        """Take what is there; False if there is nothing now, or will be no more."""
+        """Read what is available; return False if there is nothing now, or at the end."""
         try:
             data = os.read(fd, _CHUNK)
         except BlockingIOError:
@@ -252,13 +252,13 @@ class Keeper:
         return bool(data)
 
     def _drain_all(self) -> None:
-        """Take all that is there, now that nobody writes any more."""
+        """Read everything that is left, after all writers have ended."""
         for fd in tuple(self._takers):
             while fd in self._takers and self._drain(fd):
                 pass
 
     def _prints(self, data: bytes) -> bool:
-        """Count *data*; whether that is not too much yet."""
+        """Count *data*; return True if it is still within the limit."""
         self._printed += len(data)
         if self._printed > self._most and not self._stem:
             self._stop("output")
@@ -292,7 +292,7 @@ class Keeper:
             self._step(line.decode(errors="replace"))
 
     def _step(self, line: str) -> None:
-        """Understand ``CURRENT [TOTAL [MESSAGE]]``; a total of ``-`` is unknown; what is not that is ignored."""
+        """Parse ``CURRENT [TOTAL [MESSAGE]]``; a total of ``-`` is unknown; other lines are ignored."""
         words = line.split(maxsplit=2)
         try:
             current = float(words[0])
@@ -303,7 +303,7 @@ class Keeper:
         if last < current < math.inf and (total is None or math.isfinite(total)):
             self._progress = current, total, words[2][:1000] if len(words) > 2 else ""
 
-    # What goes to the server.
+    # Data to the server.
 
     def _say_line(self, line: bytes) -> None:
         self._send(frames.frame(frames.LOG, line))
@@ -315,7 +315,7 @@ class Keeper:
             self._progress = None
 
     def _send(self, data: bytes) -> None:
-        """Send without waiting; what does not go now, goes as soon as the server reads."""
+        """Send without blocking; the rest follows as soon as the server reads."""
         self._unsent += data
         try:
             while self._unsent:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What a script prints, as lines for the log, and not more than somebody can want to read."""
+"""The output of a script as lines for the log, up to a limit."""
 
 from __future__ import annotations
 
@@ -9,31 +9,31 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 LONGEST: Final = 2000
-"""Characters of a line; the rest of it is left out."""
+"""Maximum length of a line in characters; the rest is omitted."""
 MOST: Final = 1000
-"""Lines of a call; then comes one that says that there were more."""
+"""Maximum number of lines of a call; then one line says that there were more."""
 MOST_BYTES: Final = 1 << 18
-"""Bytes of all its lines; the same."""
+"""Maximum size of all its lines in bytes; then the same."""
 MORE: Final = "… more".encode()
 _HELD: Final = 4 * LONGEST
-"""Bytes that hold as many characters, whatever they are."""
+"""Number of bytes that contain at least that many characters."""
 
 
 class Lines:
-    """Cuts one stream into lines for *say*; streams with the same *first* count together."""
+    """Splits one stream into lines for *say*; streams with the same *first* share the limits."""
 
     def __init__(self, say: Callable[[bytes], None], first: Lines | None = None) -> None:
         self._say = say
         self._first = first or self
         self._room: int | None = MOST_BYTES
-        """Bytes that may be said yet, None once there were more; counted in the first of several streams."""
+        """Remaining bytes, None after the limit; counted in the first of several streams."""
         self._count = 0
-        """How many lines there were; the same."""
+        """Number of lines; counted there, too."""
         self._rest = bytearray()
         self._cut = False
 
     def feed(self, data: bytes) -> None:
-        """Take some of the stream."""
+        """Add a part of the stream."""
         if self._first._room is None:  # noqa: SLF001 -- of the same kind
             return
         *lines, rest = data.split(b"\n")
@@ -43,7 +43,7 @@ class Lines:
         self._add(rest)
 
     def end(self) -> None:
-        """Take what is there as the last line."""
+        """Flush an incomplete last line."""
         if self._rest:
             self._line()
 
@@ -58,7 +58,7 @@ class Lines:
         self._cut = False
 
     def _whole(self) -> bytes:
-        """The line that is there, cut if it is too long."""
+        """Return the current line, cut if it is too long."""
         if len(self._rest) <= LONGEST and not self._cut:
             return bytes(self._rest)
         text = self._rest.decode(errors="replace")

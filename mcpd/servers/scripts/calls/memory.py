@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""How much memory processes hold."""
+"""Memory usage of processes."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ _MAPPED: Final = re.compile(
     rb"(?:.*\n)*?Pss: +(\d+) kB\n(?:.*\n)*?Anonymous: +(\d+) kB$",
     re.MULTILINE,
 )
-"""A mapping of a memfd as smaps says it: device and inode, its share, and what of it is the process's own copy."""
+"""A mapping of a memfd in smaps: device and inode, its proportional share, and the process's private copy of it."""
 _MOST_MAPS: Final = 1 << 23
-"""Bytes of smaps that are read for all processes together: a process can have mappings that take long to list."""
+"""Maximum size of smaps to read for all processes together, as a process can have very many mappings."""
 
 
 def held_by(pids: list[int], enough: float = math.inf) -> int:
-    """Bytes of memory that *pids* hold: their own, what is shared, and files in memory, mapped or only open (memfd).
+    """Return the bytes of memory that *pids* hold: private, shared, and files in memory, mapped or only open (memfd).
 
-    What several of them share counts for each of them, and what is mapped of a memfd counts beside the memfd, unless
-    that makes more than *enough*: then it counts once, which takes longer to find out.
+    Memory that several of them share counts for each of them, and mappings of a memfd count in addition to the memfd,
+    unless the sum exceeds *enough*: then each counts once, which takes longer to determine.
     """
     held = dict(filter(None, map(_held, pids)))
     files = _memfds(held)
@@ -48,9 +48,9 @@ def held_by(pids: list[int], enough: float = math.inf) -> int:
 
 
 def _held(pid: int) -> tuple[str, int] | None:
-    """The directory that tells of *pid*, and the bytes that it has mapped; None if it has ended.
+    """Return the directory with the status of *pid*, and the bytes that it has mapped; None if it has ended.
 
-    Once its first thread has ended, nothing of the others is told where the process is.
+    After its first thread has ended, only the directories of the other threads have the status.
     """
     place = f"/proc/{pid}"
     if (size := _sum(f"{place}/status", _RESIDENT)) is not None:
@@ -63,7 +63,7 @@ def _held(pid: int) -> tuple[str, int] | None:
 
 
 def _memfds(places: Iterable[str]) -> dict[_Inode, int]:
-    """The files in memory that the processes of *places* have open, by device and inode, and what each takes."""
+    """Return the sizes of the files in memory that the processes in *places* have open, by device and inode."""
     found: dict[_Inode, int] = {}
     for place in places:
         with suppress(OSError):
@@ -71,7 +71,7 @@ def _memfds(places: Iterable[str]) -> dict[_Inode, int]:
             try:
                 for name in os.listdir(directory):  # noqa: PTH208 -- of a descriptor, as this is done often
                     with suppress(OSError):
-                        # Only what is in memory is asked anything: other files may take their time to answer.
+                        # Only files in memory are examined: others may take time to answer.
                         if os.readlink(name, dir_fd=directory).startswith(_MEMFD):
                             about = os.stat(name, dir_fd=directory)
                             found[about.st_dev, about.st_ino] = about.st_blocks * _BLOCK
@@ -81,7 +81,7 @@ def _memfds(places: Iterable[str]) -> dict[_Inode, int]:
 
 
 def _mapped(places: Iterable[str]) -> Counter[_Inode]:
-    """How many bytes of each memfd count as mapped by the processes of *places*; less, if there is too much to read."""
+    """Return the mapped bytes of each memfd in the processes in *places*; fewer if there is too much to read."""
     found: Counter[_Inode] = Counter()
     left = _MOST_MAPS
     for place in places:
@@ -94,7 +94,7 @@ def _mapped(places: Iterable[str]) -> Counter[_Inode]:
 
 
 def _sum(path: str, names: tuple[bytes, ...]) -> int | None:
-    """The sum, in bytes, of the lines ``NAME: N kB`` of *path*; None if there are none."""
+    """Return the sum, in bytes, of the lines ``NAME: N kB`` of *path*; None if there are none."""
     try:
         fd = os.open(path, os.O_RDONLY)
         try:
@@ -108,7 +108,7 @@ def _sum(path: str, names: tuple[bytes, ...]) -> int | None:
 
 
 def _read(path: str, most: int) -> bytes:
-    """At most *most* bytes of *path*, or what can be read of it."""
+    """Return at most *most* bytes of *path*, or what can be read of it."""
     data = bytearray()
     with suppress(OSError):
         fd = os.open(path, os.O_RDONLY)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What came of a call, from what its keeper said; the worker's own words are not believed."""
+"""The outcome of a call, from the frames of its keeper; the worker's result is not trusted."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
     from mcpd.servers.scripts.calls.job import Limits
 
 LAST_LINES: Final = 10
-"""How much of what a failing shell script said is its error."""
+"""Number of lines of a failing shell script's output in the error."""
 
 
 @dataclass(slots=True)
 class Report:
-    """What the keeper said at the end of a call."""
+    """The frames of the keeper at the end of a call."""
 
     result: bytes = b""
     output: bytes = b""
@@ -29,7 +29,7 @@ class Report:
 
 
 def outcome(report: Report, limits: Limits, *, shell: bool) -> Outcome:
-    """The outcome of a call that had *limits*."""
+    """Return the outcome of a call that had *limits*."""
     if stopped := report.last["stopped"]:
         return failed(_stopped(stopped, report, limits), timed_out=stopped == "time")
     if report.result:
@@ -41,7 +41,7 @@ def outcome(report: Report, limits: Limits, *, shell: bool) -> Outcome:
 
 
 def failed(message: str, *, timed_out: bool = False) -> Outcome:
-    """The outcome of a call that failed, *timed_out* if that is why."""
+    """Return the outcome of a failed call; *timed_out* if it exceeded its time limit."""
     return Outcome([], None, None, "", message, timed_out=timed_out)
 
 
@@ -60,7 +60,7 @@ def _stopped(why: str, report: Report, limits: Limits) -> str:
 
 
 def _ended(code: int | None, report: Report, limits: Limits, *, shell: bool) -> str:
-    """Why there is no result."""
+    """Return the reason why there is no result."""
     if code is None:
         return "The call was stopped, and one of its processes still hangs in the kernel."
     said = (
@@ -90,7 +90,7 @@ def _text(data: bytes) -> str:
 
 
 def _output(data: bytes) -> Outcome:
-    """The outcome of a shell script that wrote *data*; an object of JSON is structured as well."""
+    """Return the outcome of a shell script that printed *data*; a JSON object is structured as well."""
     try:
         text = data.decode()
     except UnicodeDecodeError:
@@ -108,7 +108,7 @@ def _output(data: bytes) -> Outcome:
 
 
 def _answer(data: bytes) -> Outcome:
-    """The outcome that the worker wrote, if it is one."""
+    """Return the outcome that the worker wrote, if it is valid."""
     try:
         found = _read(data)
     except (ValueError, RecursionError, results.NotJson):
@@ -129,7 +129,7 @@ def _answer(data: bytes) -> Outcome:
 
 
 def _raw(found: dict[str, Any], structured: dict[str, Any] | None) -> dict[str, Any]:
-    """The whole result that a script returned as MCP has it, of its parts."""
+    """Return the whole result that a script returned in MCP's form, from its parts."""
     raw: dict[str, Any] = {"content": found["content"], "isError": bool(found.get("error"))}
     if structured is not None:
         raw["structuredContent"] = structured
@@ -139,7 +139,7 @@ def _raw(found: dict[str, Any], structured: dict[str, Any] | None) -> dict[str, 
 
 
 def _read(data: bytes) -> Any:
-    """The JSON in *data*, if it is strict, and not nested too deeply, and all its text is text."""
+    """Return the JSON in *data*; it must be strict and not nested too deeply, and its texts encodable."""
     value = json.loads(data, parse_constant=_refuse, parse_float=_finite)
     if b"\\u" in data or data.count(b"{") + data.count(b"[") > results.DEEPEST:
         value = results.plain(value)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What a function returned, as MCP's content.
+"""Conversion of a function's return value into MCP's content.
 
-The worker's answer is ``{"value": JSON}`` for what is plain, or ``{"content": [blocks], "mime_type"}`` and, where there
-is one, ``structured``, ``value`` and ``error``; and ``result``, an object that may hold ``_meta``, where a script
+The worker's answer is ``{"value": JSON}`` for plain values, or ``{"content": [blocks], "mime_type"}`` with, if
+present, ``structured``, ``value`` and ``error``; and ``result``, an object that may have ``_meta``, if a script
 returned a whole result of MCP.
 """
 
@@ -35,10 +35,10 @@ _MAGIC: Final = (
     (0, b"OggS", "audio/ogg"),
     (0, b"fLaC", "audio/flac"),
 )
-"""Where a kind of data has which bytes."""
+"""Magic numbers: offset, bytes and type of the data."""
 _BINARY: Final = "application/octet-stream"
 _NOWHERE: Final = "urn:mcpd:result"
-"""What an embedded resource is called that is nowhere else."""
+"""URI of an embedded resource that has no other one."""
 _KINDS: Final = {
     "text": ("text",),
     "image": ("data", "mimeType"),
@@ -46,24 +46,24 @@ _KINDS: Final = {
     "resource_link": ("uri", "name"),
     "resource": (),
 }
-"""MCP's content blocks, and their members that have to be text."""
+"""MCP's content blocks, and their members that have to be strings."""
 
 
 _REDIRECTS: Final = {301, 302, 303, 307, 308}
-"""Those of HTTP's codes of status."""
+"""Status codes of HTTP."""
 
 DEEPEST: Final = 200
-"""Levels of arrays and objects; what reads it further on gives up at 255."""
+"""Maximum depth of arrays and objects; later parsers give up at 255."""
 _LONGEST_NUMBER: Final = 13_000
-"""Bits of a whole number; Python reads no more than 4,300 digits."""
+"""Maximum size of an integer in bits; Python parses no more than 4,300 digits."""
 
 
 class NotJson(Exception):
-    """A value that JSON has no way to say."""
+    """A value that JSON cannot represent."""
 
 
 def message(value: Any) -> dict[str, Any]:
-    """The worker's answer for *value*; :class:`NotJson` if there is none."""
+    """Return the worker's answer for *value*; raises :class:`NotJson` if there is none."""
     if isinstance(value, dict) and (found := _as_said(value)):
         return found
     if isinstance(value, bytes | bytearray | memoryview):
@@ -78,13 +78,13 @@ def message(value: Any) -> dict[str, Any]:
 
 
 def blocks(value: Any) -> list[dict[str, Any]]:
-    """The content blocks of *value*."""
+    """Return the content blocks of *value*."""
     found = message(value)
     return list(found["content"]) if "content" in found else text_blocks(found["value"])
 
 
 def text_blocks(value: Any) -> list[dict[str, Any]]:
-    """The content of a plain JSON value: text as it is, None is no content, all else JSON."""
+    """Return the content of a plain JSON value: text unchanged, nothing for None, otherwise JSON."""
     if value is None:
         return []
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
@@ -92,7 +92,7 @@ def text_blocks(value: Any) -> list[dict[str, Any]]:
 
 
 def binary(data: bytes, mime_type: str) -> dict[str, Any]:
-    """The answer for bytes; what they are is looked up in themselves if nobody says it."""
+    """Return the answer for bytes; without *mime_type*, the type is determined from the data."""
     kind = mime_type.partition(";")[0].strip().lower() or sniff(data)
     if kind.startswith("text/") or kind == "application/json":
         text = data.decode(errors="replace")
@@ -108,7 +108,7 @@ def binary(data: bytes, mime_type: str) -> dict[str, Any]:
 
 
 def sniff(data: bytes) -> str:
-    """The MIME type of an image or a sound, empty for other data."""
+    """Return the MIME type of an image or audio, empty for other data."""
     for at, magic, kind in _MAGIC:
         if data[at : at + len(magic)] == magic and (at == 0 or data[:4] == b"RIFF"):
             return kind
@@ -116,7 +116,7 @@ def sniff(data: bytes) -> str:
 
 
 def _block(value: Content) -> dict[str, Any]:
-    """The content block that *value* says it is; :class:`NotJson` if that is none."""
+    """Return the content block for *value*; raises :class:`NotJson` if it is invalid."""
     block: dict[str, Any] = plain(value.block())
     if not are_blocks([block]):
         raise NotJson(f"The result contains a {type(value).__qualname__} that is no content block of MCP.")
@@ -124,7 +124,7 @@ def _block(value: Content) -> dict[str, Any]:
 
 
 def _as_said(value: dict[Any, Any]) -> dict[str, Any] | None:
-    """The answer for a dict that says itself what kind of result it is; nothing else may be in it."""
+    """Return the answer for a dict that has the form of a result, without other keys; else None."""
     keys = set(value)
     if _is_result(value):
         return _result(value)
@@ -152,7 +152,7 @@ def _is_result(value: dict[Any, Any]) -> bool:
 
 
 def _result(value: dict[Any, Any]) -> dict[str, Any]:
-    """The answer for a whole result. :class:`NotJson` for data that is not base64."""
+    """Return the answer for a whole result. Raises :class:`NotJson` for data that is not base64."""
     content = plain(value["content"])
     for at, block in enumerate(content):
         if not _is_encoded(block):
@@ -178,7 +178,7 @@ def _redirect(value: dict[Any, Any]) -> str:
 
 
 def _viewed(output: Any, content_type: str) -> dict[str, Any]:
-    """The answer for ``{"output": …, "content_type": …}``."""
+    """Return the answer for ``{"output": …, "content_type": …}``."""
     if isinstance(output, bytes | bytearray):
         return binary(bytes(output), content_type)
     value = plain(output)
@@ -186,7 +186,7 @@ def _viewed(output: Any, content_type: str) -> dict[str, Any]:
 
 
 def _is_encoded(block: dict[str, Any]) -> bool:
-    """Return True if what should be base64 in a content block is."""
+    """Return True if the members of a content block that have to be base64 are."""
     data = block["resource"].get("blob", "") if block["type"] == "resource" else block.get("data", "")
     if block["type"] in {"text", "resource_link"}:
         return True
@@ -198,12 +198,12 @@ def _is_encoded(block: dict[str, Any]) -> bool:
 
 
 def are_encoded(content: list[dict[str, Any]]) -> bool:
-    """Return True if all data in *content*, which are blocks, is base64."""
+    """Return True if all data in the blocks *content* is base64."""
     return all(map(_is_encoded, content))
 
 
 def are_blocks(content: Any) -> bool:
-    """Return True if *content* is a list of MCP's content blocks, as far as one can see."""
+    """Return True if *content* looks like a list of MCP's content blocks."""
     return isinstance(content, list) and all(
         isinstance(block, dict)
         and isinstance(block.get("type"), str)
@@ -223,7 +223,7 @@ def _is_resource(resource: Any) -> bool:
 
 
 def plain(value: Any) -> Any:
-    """*value* as JSON can say it. Raises :class:`NotJson`."""
+    """Return *value* as plain JSON values. Raises :class:`NotJson`."""
     return _plain(value, set())
 
 
@@ -246,11 +246,11 @@ def _plain(value: Any, above: set[int]) -> Any:
 
 
 _UNNUMBERS: Final = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
-"""What JSON has no numbers for."""
+"""Texts for numbers that JSON lacks."""
 
 
 def _text(text: str) -> str:
-    """Text without lone surrogates, which no UTF-8 can hold; they are written out."""
+    """Return *text* with single surrogates, which UTF-8 cannot represent, escaped."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -259,7 +259,7 @@ def _text(text: str) -> str:
 
 
 def _leaf(value: Any) -> str | float | None:  # noqa: PLR0911 -- one line for each type there is
-    """What stands for *value*, if it is no container."""
+    """Return the JSON value for *value*, if it is not a container."""
     if isinstance(value, str):
         return _text(str(value))
     if isinstance(value, int):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Runs of a shell script: the worker becomes its interpreter."""
+"""Running a shell script: the worker is replaced by its interpreter."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ SHELL: Final = "/bin/sh"
 
 
 class Changed(Exception):
-    """The script's file is not any more what the server has read."""
+    """The file of the script has changed since the server read it."""
 
 
 def interpreter(source: str) -> list[str]:
-    """The interpreter of the first line of *source*, with its one argument if there is one, as the kernel reads it."""
+    """Return the interpreter in the first line of *source* and its argument, if any, as the kernel parses it."""
     first = source.partition("\n")[0]
     words = first[2:].strip().split(maxsplit=1) if first.startswith("#!") else []
     return words or [SHELL]
 
 
 def execute(script: Script, task: dict[str, Any]) -> NoReturn:
-    """Execute *script*; ``OSError`` if that cannot be, :class:`Changed` if its file is not what its digest says."""
+    """Execute *script*; raises ``OSError`` on failure, :class:`Changed` if its file does not match its digest."""
     path, source = script.path, script.source
     if path and script.digest:
         _check(path, script.digest)
     stdin: bytes = task["stdin"]
     if stdin:
-        # A file, as nobody would be left to fill a pipe.
+        # A file, as nobody would be left to write to a pipe.
         os.dup2(_in_memory("stdin", stdin), 0)
     if not path or not Path(path).is_file():
         path = f"/proc/self/fd/{_in_memory('script', source.encode(errors='surrogatepass'))}"
@@ -47,7 +47,7 @@ def execute(script: Script, task: dict[str, Any]) -> NoReturn:
 
 
 def _check(path: str, digest: str) -> None:
-    import hashlib  # the zygote has loaded it if there is something to check
+    import hashlib  # the zygote has loaded it if there is a digest
 
     try:
         data = Path(path).read_bytes()
@@ -58,7 +58,7 @@ def _check(path: str, digest: str) -> None:
 
 
 def _in_memory(name: str, data: bytes) -> int:
-    """A descriptor of *data*, which what is executed inherits."""
+    """Return a descriptor of *data* that the executed program inherits."""
     fd = os.memfd_create(name, 0)
     view = memoryview(data)
     while view:

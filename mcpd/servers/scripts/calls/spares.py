@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Workers that have imported the script and wait for a call."""
+"""Idle workers that have imported the script and wait for a call."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ WATCH: Final = 1.0
 
 
 class Spares:
-    """Keeps *count* workers in store. They come from the *stem*, a zygote of its own that has imported the script.
+    """Keeps *count* idle workers. They are forked by the *stem*, a zygote of its own that has imported the script.
 
-    A script that cannot be imported has none: each call reports why by itself.
+    There are none for a script that cannot be imported: each call then reports the error itself.
     """
 
     def __init__(self, count: int, limits: Limits, log: Callable[[str], None]) -> None:
@@ -36,17 +36,17 @@ class Spares:
         self._ready: deque[socket.socket] = deque()
         self._stem: Control | None = None
         self.zygote: Zygote | None = None
-        """The zygote that the workers in store come from."""
+        """The zygote below which the idle workers were forked."""
         self._task: asyncio.Task[None] | None = None
 
     def keep(self, zygote: Zygote) -> None:
-        """See to it that there is a stem, unless the script cannot be imported."""
+        """Start a stem if there is none, unless the script cannot be imported."""
         if self._count and (not self._task or self._task.done()):
             self.zygote = zygote
             self._task = asyncio.get_running_loop().create_task(self._run(zygote))
 
     def take(self) -> socket.socket | None:
-        """The channel of a worker that has imported the script; None if there can be none now."""
+        """Return the channel of a worker that has imported the script, or None if there is none now."""
         while self._ready:
             sock = self._ready.popleft()
             if is_open(sock):
@@ -58,7 +58,7 @@ class Spares:
             return None
 
     async def close(self) -> None:
-        """Let all of them end."""
+        """End all of them."""
         self._count = 0
         if self._task:
             self._task.cancel()
@@ -66,18 +66,18 @@ class Spares:
         self._drop()
 
     def retire(self) -> None:
-        """Give no more workers of this stem; those that run stay as they are, and so long it stays too."""
+        """Use this stem for no more workers; it remains as long as its running workers."""
         self._stem = None
         while self._ready:
             self._ready.pop().close()
 
     def refill(self) -> None:
-        """Have workers forked for those that were taken; not before a call is over, which it would slow down."""
+        """Fork workers for those that were taken; only after a call, which it would slow down."""
         try:
             while self._stem and len(self._ready) < self._count:
                 self._ready.append(self._stem.channel())
         except NoRoom:
-            pass  # There may be some after the next call; the stem has calls that go on.
+            pass  # There may be some after the next call; the stem still has running calls.
         except Broken:
             self._drop()
 
@@ -87,7 +87,7 @@ class Spares:
         self.retire()
 
     async def _run(self, zygote: Zygote) -> None:
-        """Import the script ahead, and stay as long as that process lives."""
+        """Import the script in advance, and wait until that process ends."""
         try:
             channel, stem = zygote.stem()
         except Broken:
@@ -105,7 +105,7 @@ class Spares:
                 await asyncio.gather(talk, return_exceptions=True)
 
     async def _import(self, zygote: Zygote, channel: socket.socket, stem: Control, talk: asyncio.Task[Report]) -> None:
-        """Wait for the import, have the workers forked, and stay until *talk*, with the stem's keeper, is over."""
+        """Wait for the import, fork the workers, and wait until *talk*, with the stem's keeper, is over."""
         loop = asyncio.get_running_loop()
         imported = loop.create_task(loop.sock_recv(stem.sock, 1))
         try:
@@ -122,13 +122,13 @@ class Spares:
         most = asdict(self._limits) | {"seconds": 0, "processes": self._limits.processes * AT_ONCE}
         await loop.sock_sendall(channel, begin(most, WATCH))
         if zygote.retired:
-            return  # The next call starts another one below the zygote that has taken its place.
+            return  # The next call starts another one below the zygote that has replaced this one.
         self._stem = stem
         self.refill()
         await asyncio.wait([talk])
 
     async def _complaint(self, talk: asyncio.Task[Report], *, late: bool) -> str:
-        """Why the script could not be imported; raises :class:`Broken` if that was not its fault."""
+        """Return why the script could not be imported; raises :class:`Broken` if the script is not the reason."""
         if late:
             return f"that took more than {self._limits.seconds:g} s"
         report = await talk

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The worker: the process that a script runs in. All of it is the script's, once that runs."""
+"""The worker: the process that runs a script. Once the script runs, it controls the whole process."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ _CONTROL_FD: Final = 6
 _FIRST_FREE: Final = 7
 _MOST_FDS: Final = 1 << 20
 _ROOM: Final = 512
-"""Processes that the user may start meanwhile for other things; RLIMIT_NPROC counts them together."""
+"""Processes that the user may start meanwhile for other purposes; RLIMIT_NPROC counts them together."""
 
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """The server's script: ``kind`` is ``python``, ``shell`` or empty, ``path`` is empty if it is no file.
+    """The server's script: ``kind`` is ``python``, ``shell`` or empty; ``path`` is empty if it is not a file.
 
-    ``digest`` is the SHA-256 of that file, in hex, if somebody knows it.
+    ``digest`` is the SHA-256 of that file in hex, if known.
     """
 
     path: str
@@ -50,10 +50,10 @@ class Script:
 
 
 def run(script: Script, ends: Ends, base: int, zygote: type[Zygote], module: ModuleType | None = None) -> NoReturn:
-    """Become the worker of one call: wait for the task, do it, end.
+    """Become the worker of one call: wait for the task, run it, exit.
 
-    *base* is how many processes the user had. *module* is the script if it is imported already: then the limits of the
-    one who did that hold here as well.
+    *base* is the number of processes that the user had. *module* is the script if it was imported already; the limits
+    set for that import then apply here as well.
     """
     code = 1
     try:
@@ -65,13 +65,13 @@ def run(script: Script, ends: Ends, base: int, zygote: type[Zygote], module: Mod
         if "stem" in task:
             _become_zygote(script, base, zygote, task)
         if scoped:
-            # No other call can look into this one, but its keeper can see how much memory it shares.
+            # Other calls cannot trace this process, but its keeper can read how much memory it shares.
             tree.prctl(tree.PR_SET_DUMPABLE, 1)
         confine.limit_time(task["limits"]["seconds"])
         if "words" in task:
             shell.execute(script, task)
         found = function.call(script, task, module)
-        _flush()  # The answer is the last that the keeper waits for.
+        _flush()  # The keeper waits for nothing after the answer.
         answer(found)
         code = 0
     except confine.Unavailable as error:
@@ -88,9 +88,9 @@ def run(script: Script, ends: Ends, base: int, zygote: type[Zygote], module: Mod
 
 
 def _confine(task: dict[str, Any], base: int) -> bool:
-    """Take what a call must not have; whether other calls have nothing of this one's either."""
+    """Confine this process for *task*; return True if other calls are kept from it, too."""
     limits = task["limits"]
-    # The calls at the same time are counted together here; the keeper counts those of each.
+    # Concurrent calls are counted together here; each keeper counts those of its own.
     confine.limit(limits["memory"], base + _ROOM + AT_ONCE * limits["processes"])
     if task.get("read_only"):
         return confine.forbid_writing()
@@ -106,7 +106,7 @@ def _flush() -> None:
 
 
 def answer(message: dict[str, Any]) -> None:
-    """Write the result, as a whole."""
+    """Write the complete result."""
     data = memoryview(json.dumps(message, ensure_ascii=False, allow_nan=False).encode(errors="backslashreplace"))
     while data:
         data = data[os.write(RESULT_FD, data) :]
@@ -114,7 +114,7 @@ def answer(message: dict[str, Any]) -> None:
 
 
 def _settle(ends: Ends) -> None:
-    """Leave everything of the keeper's behind."""
+    """Release everything that belongs to the keeper."""
     keeper = os.getppid()
     tree.prctl(tree.PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != keeper:
@@ -141,7 +141,7 @@ def _printer(fd: int) -> io.TextIOWrapper:
 
 
 def _task() -> dict[str, Any]:
-    """Wait for what is to be done; a spare worker waits long."""
+    """Wait for the task; an idle worker may wait long."""
     with open(_TASK_FD, "rb") as file:  # noqa: PTH123 -- a descriptor
         head = file.read(frames.HEADER.size)
         if len(head) < frames.HEADER.size:
@@ -153,7 +153,7 @@ def _task() -> dict[str, Any]:
 
 
 def _become_zygote(script: Script, base: int, zygote: type[Zygote], task: dict[str, Any]) -> NoReturn:
-    """Import the script, and fork workers that have it already."""
+    """Import the script, and fork workers that have it imported."""
     control = socket.socket(fileno=_CONTROL_FD)
     try:
         module = function.load(script)

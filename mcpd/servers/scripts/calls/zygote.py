@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The zygote: a small process from which keepers and workers are forked, as the server itself is too big to fork.
+"""The zygote: a small process that forks keepers and workers, as the server itself is too large to fork.
 
 fd 0 is its control socket. The first frame is the script: JSON with ``path``, ``kind``, ``source`` and ``digest``.
-Then each byte with descriptors is a wish, see :mod:`.frames`. It ends when the server closes the socket, or dies. All
-of it is standard library, loaded here once, so that no worker has to.
+Then each byte with descriptors is a request, see :mod:`.frames`. It ends when the server closes the socket, or dies.
+It only uses the standard library, loaded once for all workers.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ if TYPE_CHECKING:
 
 
 class Zygote:
-    """Forks a keeper, and through it a worker, whenever the server asks."""
+    """Forks a keeper, which forks a worker, for each request of the server."""
 
     def __init__(self, control: socket.socket, work: Callable[[Ends], NoReturn], *, clean: bool) -> None:
         self._control = control
         self._work = work
         self._clean = clean
-        """Whether all children that are not keepers were left behind by killed ones."""
+        """True if all children that are not keepers were left behind by killed ones."""
         self._keepers: set[int] = set()
         self._poll = select.poll()
         self._wake = _wake_for_children()
@@ -47,7 +47,7 @@ class Zygote:
         gc.freeze()
 
     def serve(self) -> None:
-        """Stay until the server has closed the control socket."""
+        """Handle requests until the server closes the control socket."""
         while True:
             ready = [fd for fd, _ in self._poll.poll()]
             if self._wake in ready:
@@ -69,7 +69,7 @@ class Zygote:
                     os.waitpid(stray, 0)
 
     def _hear(self) -> bool:
-        """Do what the server wishes; False once it is gone."""
+        """Handle a request of the server; return False at the end."""
         try:
             wish, fds, *_ = socket.recv_fds(self._control, 1, 2)
         except OSError:
@@ -115,7 +115,7 @@ class Zygote:
 
 
 def _wake_for_children() -> int:
-    """A descriptor that becomes readable when a child has ended."""
+    """Return a descriptor that becomes readable when a child has ended."""
     wake, write = os.pipe()
     os.set_blocking(wake, False)
     os.set_blocking(write, False)
@@ -125,7 +125,7 @@ def _wake_for_children() -> int:
 
 
 def _script(control: socket.socket) -> Script:
-    """What the server says first."""
+    """Return the script, which the server sends first."""
     said = _exactly(control, frames.HEADER.size)
     length: int = frames.HEADER.unpack(said)[1]
     fields = json.loads(_exactly(control, length))
@@ -140,7 +140,7 @@ def _exactly(control: socket.socket, length: int) -> bytes:
 
 
 def tasks_of_user() -> int:
-    """How many threads this user runs, as RLIMIT_NPROC counts them."""
+    """Return the number of this user's threads, as counted by RLIMIT_NPROC."""
     count, uid = 0, os.getuid()
     for process in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
@@ -150,8 +150,8 @@ def tasks_of_user() -> int:
 
 
 def main() -> None:
-    """Serve the server at the other end of fd 0."""
-    # A script must not trace us, nor look into our memory.
+    """Handle the requests of the server connected to fd 0."""
+    # A script must not trace this process or read its memory.
     tree.prctl(tree.PR_SET_DUMPABLE, 0)
     tree.prctl(tree.PR_SET_CHILD_SUBREAPER, 1)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
@@ -160,7 +160,7 @@ def main() -> None:
     control = socket.socket(fileno=0)
     script = _script(control)
     if "async " in script.source:
-        # Half of what an asynchronous function would take.
+        # Half of the time that an asynchronous function would take.
         importlib.import_module("asyncio")
     if script.digest:
         importlib.import_module("hashlib")

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Finds out what a script offers by reading it: nothing of it is imported or run."""
+"""Discovery of what a script offers, by reading it: nothing of it is imported or run."""

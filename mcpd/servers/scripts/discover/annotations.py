@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Annotations of Python to JSON Schema 2020-12, by reading the syntax tree (T11.6).
+"""Conversion of Python annotations to JSON Schema 2020-12, from the syntax tree.
 
-What is not known is ``{}``, which is any value: a schema never refuses what the function would take because something
-here was not understood. What is nested too deep, and what makes a schema too large, becomes ``{}`` as well.
+An unknown type is ``{}``, which accepts any value: a schema never refuses a value that the function would accept. Types
+that are nested too deeply, or make a schema too large, become ``{}`` as well.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ if TYPE_CHECKING:
     from mcpd.servers.scripts.discover.docstrings import Docstrings
 
 MAX_DEPTH: Final = 32
-"""How deep types may be nested in each other."""
+"""Maximum depth of nested types."""
 
 MAX_CLASSES: Final = 100
-"""How many classes of the file one tool may use."""
+"""Maximum number of classes of the file that one tool may use."""
 
 _MAX_EXTRAS: Final = 50  # of one Annotated
 _SCHEMA_COST: Final = 32
@@ -54,7 +54,7 @@ _REFERENCE: Final = "#/$defs/"
 
 
 class Converter:
-    """Makes the schemas of one tool, with one set of definitions."""
+    """Creates the schemas of one tool, with common definitions."""
 
     def __init__(self, names: Names, docs: Docstrings, budget: Budget) -> None:
         self.names = names
@@ -68,7 +68,7 @@ class Converter:
         budget.next_tool()
 
     def definitions(self) -> dict[str, Schema]:
-        """What the schemas made so far refer to, by name. To be called once, in the end."""
+        """Return the definitions that the schemas refer to, by name. To be called only once, at the end."""
         while self._waiting:
             key, node = self._waiting.pop()
             self.scope = key, node
@@ -78,7 +78,7 @@ class Converter:
         return self._definitions
 
     def schema(self, node: ast.expr | None, depth: int = 0) -> Schema:  # noqa: PLR0911 -- one for each form
-        """The schema of the annotation *node*, which is *depth* types deep in another one."""
+        """Return the schema of the annotation *node*, which is nested *depth* types deep."""
         if node is None or depth > MAX_DEPTH or not self.budget.spend(_SCHEMA_COST):
             return {}
         match node:
@@ -100,11 +100,11 @@ class Converter:
                 return {}
 
     def inline(self, node: ast.ClassDef) -> Schema:
-        """The schema of the class *node* itself, instead of a reference to it."""
+        """Return the schema of the class *node* itself, instead of a reference to it."""
         return models.schema(node, self)
 
     def described(self, schema: Schema, info: constraints.Info) -> Schema:
-        """*schema* with what *info* says, if there is room for it."""
+        """Return *schema* with the keywords, description and default of *info*, as far as the budget permits."""
         schema = constraints.apply(schema, info.keywords)
         for key, value in (("description", info.description or NOTHING), ("default", info.default)):
             if value is not NOTHING and self.budget.spend(size(value)):
@@ -188,7 +188,7 @@ class Converter:
         return schema
 
     def _keys(self, node: ast.expr, depth: int) -> Schema:
-        """What the names of an object have to be, for keys as *node* annotates them; ``{}`` for any."""
+        """Return the schema of an object's member names for keys with the annotation *node*; ``{}`` for any."""
         found = self.names.local(node, self.scope)
         if found is not None and self.names.kind(found[1]) is Kind.ENUM:
             members = self.names.members(found[1])
@@ -240,7 +240,7 @@ class Converter:
             return {}
         for part in parts:
             value = NOTHING if is_bytes(part) else literal(part, self.names.constant)
-            if value is NOTHING:  # an alias of another Literal, or nothing that JSON has
+            if value is NOTHING:  # an alias of another Literal, or not a JSON value
                 schema = self.schema(part, depth + 1)
                 inner = schema.get("enum", [schema["const"]] if "const" in schema else None)
                 if inner is None:
@@ -251,7 +251,7 @@ class Converter:
         return self.values(values)
 
     def values(self, values: Collection[Any]) -> Schema:
-        """The schema of exactly *values*."""
+        """Return the schema that accepts exactly *values*."""
         if not self.budget.spend(_VALUE_COST * len(values)):
             return {}
         distinct = {json.dumps(value, sort_keys=True): value for value in values}
@@ -272,7 +272,7 @@ class Converter:
         return schema
 
     def _constrained(self, node: ast.Call, depth: int) -> Schema:
-        """What a call makes that is used as a type: ``conint(ge=1)``, or the value of an alias, ``NewType(…)``."""
+        """Return the schema of a call used as a type: ``conint(ge=1)``, or the value of an alias, ``NewType(…)``."""
         full = self.names.full(node.func)
         limits = constraints.limits(node, self.names)
         if full in CONSTRAINED:
@@ -299,12 +299,12 @@ _KINDS: Final[dict[type, str]] = {
 
 
 def size(value: object) -> int:
-    """How many characters *value* takes in JSON."""
+    """Return the length of *value* as JSON in characters."""
     return len(json.dumps(value))
 
 
 def _alternatives(node: ast.expr) -> list[ast.expr]:
-    """The parts of ``a | b | c``, which may be many thousands."""
+    """Return the parts of ``a | b | c``, which may be many thousands."""
     parts: list[ast.expr] = []
     while isinstance(node, ast.BinOp) and isinstance(node.op, ast.BitOr):
         parts.append(node.right)
@@ -313,9 +313,9 @@ def _alternatives(node: ast.expr) -> list[ast.expr]:
 
 
 def _break_cycles(definitions: dict[str, Schema]) -> None:
-    """Empty the references that lead back to themselves without a list or an object between, or take too many steps.
+    """Empty the references that form a cycle without a list or an object in between, or a chain that is too long.
 
-    A validator would follow them for ever, or too deep.
+    A validator would follow them forever, or too deep.
     """
     heights: dict[str, int] = {}
     for name in definitions:
@@ -323,7 +323,7 @@ def _break_cycles(definitions: dict[str, Schema]) -> None:
 
 
 def _height(name: str, definitions: dict[str, Schema], heights: dict[str, int], steps: int) -> int:
-    """How many references in a row *name* leads to; *heights* is what is known, MAX_DEPTH of what is being measured."""
+    """Return the number of consecutive references from *name*; *heights* has known ones, MAX_DEPTH if unfinished."""
     if name not in heights:
         heights[name] = MAX_DEPTH
         found = 0

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""How much may be made of one script, however much is in it."""
+"""Limits for the work on, and the output from, one script."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from typing import Final
 
 MAX_TOOL: Final = 128 * 1024
 MAX_FILE: Final = 4 * 1024 * 1024
-"""How large the schemas of a tool, and of all tools of a file, may become, in characters of JSON, about."""
+"""Maximum size of the schemas of a tool, and of all tools of a file, in characters of JSON, approximately."""
 
 MAX_EFFORT: Final = 16 * 1024 * 1024
-"""How much of a file may be read for what refers to it, each time anew, in characters, about; some seconds."""
+"""Maximum total of the parts of a file that are read for references to them, in characters; takes some seconds."""
 
 
 class Budget:
-    """How much may still be written for a file, and read of it."""
+    """The remaining amounts to write and to read for a file."""
 
     def __init__(self) -> None:
         self.file = MAX_FILE
@@ -26,7 +26,7 @@ class Budget:
         self.tool = MAX_TOOL
 
     def spend(self, characters: int) -> bool:
-        """Return True if there is room for *characters* more; if so, they are taken."""
+        """Return True and deduct *characters* if so many may still be written."""
         if characters > self.tool or characters > self.file:
             return False
         self.tool -= characters
@@ -34,6 +34,6 @@ class Budget:
         return True
 
     def read(self, characters: int) -> bool:
-        """Return True if *characters* of the file may be read for one more use. Once they may not, nothing more is."""
+        """Return True if *characters* of the file may be read for one more use. Once this is False, it remains so."""
         self._effort -= characters
         return self._effort >= 0

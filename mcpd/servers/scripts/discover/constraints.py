@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Limits on a value: ``Field(ge=1)`` of pydantic, ``Gt(0)`` of annotated-types, as keywords of JSON Schema."""
+"""Constraints on a value: ``Field(ge=1)`` of pydantic, ``Gt(0)`` of annotated-types, as keywords of JSON Schema."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 FIELDS: Final = words("pydantic.Field pydantic.StringConstraints")
 
-_MAX_KEYWORDS: Final = 50  # what has more is not meant for people
+_MAX_KEYWORDS: Final = 50  # more are not meant for people
 
 _NUMBERS: Final = {
     "ge": "minimum",
@@ -27,7 +27,7 @@ _NUMBERS: Final = {
     "lt": "exclusiveMaximum",
     "multiple_of": "multipleOf",
 }
-_POSITIONAL: Final = {  # the classes of annotated-types, and what their arguments are called
+_POSITIONAL: Final = {  # the classes of annotated-types, and the names of their arguments
     "annotated_types.Ge": ("ge",),
     "annotated_types.Gt": ("gt",),
     "annotated_types.Le": ("le",),
@@ -47,7 +47,7 @@ _SIZES: Final = {
 
 @dataclass(slots=True)
 class Info:
-    """What was said of a value beside its type; *required* is None where nothing was."""
+    """Information about a value besides its type; *required* is None if unknown."""
 
     keywords: dict[str, Any] = field(default_factory=dict)
     description: str = ""
@@ -57,7 +57,7 @@ class Info:
 
 
 def read(node: ast.expr, names: Names) -> Info:
-    """What *node* says: an argument of ``Annotated``, or the default of a field or a parameter."""
+    """Return the information in *node*: an argument of ``Annotated``, or the default of a field or a parameter."""
     if isinstance(node, ast.Constant) and isinstance(node.value, str):
         return Info(description=text(node.value.strip(), MAX_LINE))
     if not isinstance(node, ast.Call) or len(node.keywords) > _MAX_KEYWORDS:
@@ -75,14 +75,14 @@ def read(node: ast.expr, names: Names) -> Info:
 
 
 def limits(node: ast.Call, names: Names) -> dict[str, Any]:
-    """The literal keyword arguments of *node*, as in ``conint(ge=1)``."""
+    """Return the literal keyword arguments of *node*, as in ``conint(ge=1)``."""
     if len(node.keywords) > _MAX_KEYWORDS:
         return {}
     return _literals(by_name(node.keywords), names)
 
 
 def by_name(keywords: list[ast.keyword]) -> dict[str, ast.expr]:
-    """The values of the *keywords* of a call, but for those of ``**``."""
+    """Return the values of the *keywords* of a call, without ``**``."""
     return {item.arg: item.value for item in keywords if item.arg}
 
 
@@ -112,13 +112,13 @@ def _field(node: ast.Call, names: Names) -> Info:
 
 
 def factory(node: ast.expr, names: Names) -> Any:
-    """What the factory *node* makes, if that is an empty list or dictionary."""
+    """Return the result of the factory *node*, if that is an empty list or dictionary."""
     called = names.full(node)
     return [] if called in {"list", "set", "tuple"} else {} if called == "dict" else NOTHING
 
 
 def apply(schema: Schema, keywords: dict[str, Any]) -> Schema:
-    """*schema* with the limits in *keywords*, as far as they mean something for its type."""
+    """Return *schema* with the constraints in *keywords* that apply to its type."""
     if not keywords:
         return schema
     if isinstance(branches := schema.get("anyOf"), list):
@@ -127,7 +127,7 @@ def apply(schema: Schema, keywords: dict[str, Any]) -> Schema:
     if kind in {"integer", "number"}:
         return {**schema, **_numeric(keywords)}
     if not isinstance(kind, str) or kind not in _SIZES or "contentEncoding" in schema:
-        return schema  # limits of bytes are none of the text that stands for them
+        return schema  # limits of bytes do not apply to their base64
     return {**schema, **_sizes(kind, keywords)}
 
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Whether a shell script knows that ``--`` ends its options.
+"""Detection whether a shell script treats ``--`` as the end of its options.
 
-A script that does not know it would take ``--`` for an argument, and what comes after it for an option. So a script has
-to show that it knows, in what it does: what only its comments or the texts that it prints say is nothing. A little more
-than those is taken away, as of two errors here the harmless one is to refuse a word that begins like an option.
+A script that does not would treat ``--`` as an argument, and what follows as an option. So its code must show that it
+does: comments and texts that it prints do not count. A little more than those is ignored, as the less harmful error is
+to refuse a word that begins like an option.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _BRANCH: Final = re.compile(r"^[ \t]*\(?--[ \t]*\)", re.MULTILINE)
 
 
 def knows(source: str) -> Literal["", "needed", "always"]:
-    """When ``--`` may go before the positional words: never, if one looks like an option, or always (argc)."""
+    """Return when ``--`` may precede positional words: never (""), if one looks like an option, or always (argc)."""
     code = "\n".join(_code(source.split("\n")))
     if _ARGC.search(code):
         return "always"
@@ -35,7 +35,7 @@ def knows(source: str) -> Literal["", "needed", "always"]:
 
 
 def _code(lines: list[str]) -> Iterator[str]:
-    """*lines* without comments, here-documents and texts in quotes, but for what these have others say: ``$(…)``."""
+    """Yield *lines* without comments, here-documents and quoted texts, except for command substitutions: ``$(…)``."""
     last = {line.strip(): number for number, line in enumerate(lines)}
     end = ""
     for number, line in enumerate(lines):

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Docstrings: the first line as a description (T11.5), and what is said of each parameter.
+"""Docstrings: the first line as a description, and the descriptions of parameters.
 
-The sections are read by docstring-parser, in the three styles that are common: Google, NumPy and Sphinx. Its regular
-expressions take time in the cube of a line's length if the line is made for that, so what it is given is measured.
+The sections are parsed by docstring-parser, in the three common styles: Google, NumPy and Sphinx. Its regular
+expressions can take cubic time in the length of a line, so the effort is estimated beforehand and limited.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from typing import Final
 from mcpd.servers.scripts.discover.literals import text
 
 MAX_LINE: Final = 1000
-"""The longest description of a tool or a parameter, in characters."""
+"""Maximum length of the description of a tool or a parameter, in characters."""
 
 _MAX_DOCSTRING: Final = 32 * 1024
-_MAX_EFFORT: Final = 60_000_000  # of one file: parentheses × length of their line, squared; less than a second
+_MAX_EFFORT: Final = 60_000_000  # for one file: parentheses × length of their line, squared; less than a second
 
 _STYLES: Final = {
     "GOOGLE": re.compile(r"^[ \t]*(?:Arguments|Args|Parameters|Params|Attributes):[ \t]*$", re.MULTILINE),
@@ -34,24 +34,24 @@ _SPACES: Final = re.compile(r"(?<=\S)[^\S\n]+")
 
 
 def summary(node: ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) -> str:
-    """The first line of the docstring of *node*, empty if it has none."""
+    """Return the first line of the docstring of *node*, empty if it has none."""
     docstring = ast.get_docstring(node)
     return text(docstring.split("\n", 1)[0].strip(), MAX_LINE) if docstring else ""
 
 
 def one_line(said: str) -> str:
-    """*said* in one line of at most :data:`MAX_LINE` characters."""
+    """Return *said* on one line of at most :data:`MAX_LINE` characters."""
     return text(" ".join(said.split()), MAX_LINE)
 
 
 class Docstrings:
-    """Reads the docstrings of one file, and stops reading parameters when that has taken too much effort."""
+    """Reads the docstrings of one file; stops reading parameters when that has taken too much effort."""
 
     def __init__(self) -> None:
         self._effort = 0
 
     def parameters(self, node: ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) -> dict[str, str]:
-        """What the docstring of *node* says of each parameter or attribute, by name, without stars."""
+        """Return the descriptions of parameters or attributes in the docstring of *node*, by name without stars."""
         docstring = ast.get_docstring(node)
         if not docstring or len(docstring) > _MAX_DOCSTRING:
             return {}
@@ -72,7 +72,7 @@ def _parameters(docstring: str, style: str) -> dict[str, str]:
     try:
         parsed = docstring_parser.parse(docstring, docstring_parser.DocstringStyle[style])
     except (docstring_parser.ParseError, LookupError, ValueError, TypeError, AttributeError):
-        return {}  # the last four are its own slips over odd text
+        return {}  # the last four are bugs of its own with unusual text
     return {
         name.strip().lstrip("*"): one_line(param.description)
         for param in parsed.params

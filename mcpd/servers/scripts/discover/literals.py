@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Literals of Python as JSON values: what can be shown as a default, an enumeration or a limit."""
+"""Python literals as JSON values, for defaults, enumerations and constraints."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 MAX_DEPTH: Final = 20
-"""How deep a literal may be nested."""
+"""Maximum depth of a literal."""
 
 MAX_TEXT: Final = 4096
-"""The longest string, in characters, and the longest list that is shown; a longer one is no literal."""
+"""Maximum length of a string, in characters, and of a list; a longer one does not count as a literal."""
 
 _MAX_INTEGER: Final = 2**64
 
 
 class Nothing(Enum):
-    """What stands for "not a literal", as None is one."""
+    """Type of the marker for "not a literal", as None is one."""
 
     NOTHING = "nothing"
 
@@ -31,15 +31,15 @@ NOTHING: Final = Nothing.NOTHING
 
 
 def text(value: str, limit: int) -> str:
-    """*value* in at most *limit* characters, all of which UTF-8 can write."""
+    """Return *value* cut to at most *limit* characters, and encodable as UTF-8."""
     short = value if len(value) <= limit else value[: limit - 1] + "…"
     return short.encode("utf-8", "replace").decode("utf-8")
 
 
 def literal(node: ast.expr, lookup: Callable[[ast.expr], Any] | None = None, depth: int = 0) -> Any:  # noqa: PLR0911
-    """The JSON value of *node*, or :data:`NOTHING`.
+    """Return the JSON value of *node*, or :data:`NOTHING`.
 
-    Bytes are base64, tuples and sets lists. *lookup* says what a name like ``LIMIT`` or ``Color.RED`` stands for.
+    Bytes become base64, tuples and sets lists. *lookup* returns the value of a name like ``LIMIT`` or ``Color.RED``.
     """
     if depth > MAX_DEPTH:
         return NOTHING

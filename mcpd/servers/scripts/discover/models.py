@@ -22,7 +22,7 @@ _ROOT: Final = "pydantic.RootModel"
 
 @dataclass(slots=True)
 class Member:
-    """One field of a class: what it is called in JSON, its annotation, and what was said of it."""
+    """A field of a class: its name in JSON, its annotation, and further information."""
 
     name: str
     annotation: ast.expr | None
@@ -32,9 +32,9 @@ class Member:
 
 @dataclass(slots=True)
 class Members:
-    """The fields of a class, by the names they have in Python, and whether an object may have others.
+    """The fields of a class, by their names in Python, and whether an object may have others.
 
-    *cost* is about how many characters of JSON the names of the fields take.
+    *cost* is the approximate length of the field names in JSON, in characters.
     """
 
     fields: dict[str, Member]
@@ -44,7 +44,7 @@ class Members:
 
 
 def schema(node: ast.ClassDef, converter: Converter) -> Schema:
-    """The schema of the class *node*; its fields go through *converter*."""
+    """Return the schema of the class *node*; *converter* converts its fields."""
     names = converter.names
     kind = names.kind(node)
     if not names.may_read(*names.lineage(node)):
@@ -98,14 +98,14 @@ def _members(node: ast.ClassDef, kind: Kind, converter: Converter) -> Members:
             config |= constraints.by_name(cls.keywords)
     if "extra" in config:
         found.open = literal(config["extra"]) != "forbid"
-    if "alias_generator" in config:  # which names the fields have in JSON is known when it runs
+    if "alias_generator" in config:  # the names of the fields in JSON are only known at run time
         return Members({}, open=True)
     init = _written_init(node, names) if kind is Kind.DATACLASS else None
     return found if init is None else _parameters(init, found, names)
 
 
 def _written_init(node: ast.ClassDef, names: Names) -> ast.FunctionDef | None:
-    """The ``__init__`` of the dataclass *node* if its author wrote it; None if the fields make it."""
+    """Return the ``__init__`` of the dataclass *node* if it is written in the file; None if it is generated."""
     for cls in reversed(names.lineage(node)):
         for statement in cls.body:
             if isinstance(statement, ast.FunctionDef) and statement.name == "__init__":
@@ -116,7 +116,7 @@ def _written_init(node: ast.ClassDef, names: Names) -> ast.FunctionDef | None:
 
 
 def _parameters(init: ast.FunctionDef, fields: Members, names: Names) -> Members:
-    """The parameters of *init*, which are called like *fields*, mostly, and mean the same then."""
+    """Return the parameters of *init* as fields, with the descriptions of *fields* with the same names."""
     given = parameters(init.args)
     found = Members({}, open=init.args.kwarg is not None)
     for argument, default in given[1:] if init.args.posonlyargs or init.args.args else given:
@@ -130,7 +130,7 @@ def _parameters(init: ast.FunctionDef, fields: Members, names: Names) -> Members
 def _member(
     name: str, annotation: ast.expr, value: ast.expr | None, kind: Kind, names: Names, *, total: bool
 ) -> Member | None:
-    """The field *name*, or None if the statement makes none; *total* is what the class says of keys (PEP 589)."""
+    """Return the field *name*, or None if the statement defines none; *total* is that of the TypedDict (PEP 589)."""
     outer = names.full(annotation.value if isinstance(annotation, ast.Subscript) else annotation)
     if outer in {"ClassVar", "dataclasses.KW_ONLY"} or (
         kind is Kind.MODEL and (name.startswith("_") or name == "model_config")
@@ -171,7 +171,7 @@ def _dataclass_field(name: str, annotation: ast.expr, call: ast.Call, names: Nam
 
 
 def _has_default(annotation: ast.expr, names: Names) -> bool:
-    """Return True if ``Annotated[T, Field(default=…)]`` gives the field its default."""
+    """Return True if ``Annotated[T, Field(default=…)]`` gives the field a default."""
     match annotation:
         case ast.Subscript(value, ast.Tuple([_, *extras])) if names.full(value) == "Annotated":
             return any(constraints.read(extra, names).required is False for extra in extras)
@@ -180,7 +180,7 @@ def _has_default(annotation: ast.expr, names: Names) -> bool:
 
 
 def _is_required(annotation: ast.expr, names: Names, *, total: bool) -> bool:
-    """Return True if a key of a TypedDict has to be there (PEP 655)."""
+    """Return True if a key of a TypedDict is required (PEP 655)."""
     if isinstance(annotation, ast.Subscript):
         full = names.full(annotation.value)
         if full in {"Required", "NotRequired"}:
@@ -197,7 +197,7 @@ def _is_total(keywords: list[ast.keyword]) -> bool:
 
 
 def _config(node: ast.expr) -> dict[str, ast.expr]:
-    """What the ``model_config`` *node* says."""
+    """Return the settings in the ``model_config`` *node*."""
     match node:
         case ast.Call(keywords=keywords):
             return constraints.by_name(keywords)
@@ -219,7 +219,7 @@ def _docstring(statement: ast.stmt | None) -> str:
 
 
 def _root(node: ast.ClassDef, names: Names) -> ast.expr | None:
-    """What a ``RootModel`` of pydantic is a model of."""
+    """Return the type of a ``RootModel`` of pydantic, or None."""
     for base in node.bases:
         if isinstance(base, ast.Subscript) and names.full(base.value) == _ROOT:
             return base.slice
@@ -238,7 +238,7 @@ def _root(node: ast.ClassDef, names: Names) -> ast.expr | None:
 
 
 def functional(call: ast.Call, full: str, converter: Converter, depth: int) -> Schema:
-    """The schema of a type made by a call: ``Enum("Color", "RED GREEN")``, ``TypedDict("Point", {"x": int})``."""
+    """Return the schema of a type from a call: ``Enum("Color", "RED GREEN")``, ``TypedDict("Point", {"x": int})``."""
     second = call.args[1] if len(call.args) > 1 else None
     if full in FLAGS:
         return dict(INTEGER)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What a name in an annotation stands for: something imported, or a class of the file and its kind."""
+"""Resolution of names in annotations: to an import, or to a class of the file and its kind."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
 _MAX_PARTS: Final = 8
 _MAX_LINEAGE: Final = 40
-_NODE: Final = 8  # about as many characters of the source make one node of its tree
+_NODE: Final = 8  # average number of characters in the source for one node of the tree
 
 
 class Kind(Enum):
-    """What a class of the file is, as far as a schema is concerned."""
+    """The kind of a class of the file, as far as schemas are concerned."""
 
     ENUM = "enum"
     FLAG = "flag"
@@ -32,14 +32,14 @@ class Kind(Enum):
 
 
 class Names:
-    """Looks names up in the bindings of one module. Classes have keys: ``Outer.Inner``."""
+    """Looks up names in the bindings of one module. Classes have keys: ``Outer.Inner``."""
 
     def __init__(self, bindings: Bindings, budget: Budget) -> None:
         self.bindings = bindings
         self._budget = budget
         prefixes = dict.fromkeys(canonical(f"{module}.") for module in reversed(bindings.stars))
         self._stars = [prefix for prefix in prefixes if any(full.startswith(prefix) for full in KNOWN)]
-        self.cache: dict[int, object] = {}  # what others found out about a class, by its id
+        self.cache: dict[int, object] = {}  # values that callers have computed for a class, by its id
         self._kinds: dict[int, Kind] = {}
         self._nested: dict[int, dict[str, ast.ClassDef]] = {}
         self._constants: dict[str, Any] = {}
@@ -47,14 +47,14 @@ class Names:
         self._weights: dict[int, int] = {}
 
     def may_read(self, *nodes: ast.AST) -> bool:
-        """Return True if *nodes*, which are parts of the file, may be read for one more use."""
+        """Return True if *nodes*, which are parts of the file, may be read once more."""
         for node in nodes:
             if id(node) not in self._weights:
                 self._weights[id(node)] = _weight(node)
         return self._budget.read(sum(self._weights[id(node)] for node in nodes))
 
     def full(self, node: ast.expr | None) -> str:
-        """The full name of the imported or built-in thing *node*, as the tables have it; else empty."""
+        """Return the full name of the imported or built-in *node*, in the form of the tables; else an empty string."""
         parts = _parts(node)
         if not parts:
             return ""
@@ -68,7 +68,7 @@ class Names:
         return canonical(".".join([base, *rest]))
 
     def local(self, node: ast.expr, scope: tuple[str, ast.ClassDef] | None = None) -> tuple[str, ast.ClassDef] | None:
-        """The key and the class of the file that *node* names, seen from inside the class *scope* if there is one."""
+        """Return the key and class of the file that *node* names, seen from inside the class *scope*, if given."""
         parts = _parts(node)
         if not parts:
             return None
@@ -87,13 +87,13 @@ class Names:
         return key, found
 
     def nested(self, node: ast.ClassDef) -> dict[str, ast.ClassDef]:
-        """The classes in the body of the class *node*."""
+        """Return the classes in the body of the class *node*."""
         if id(node) not in self._nested:
             self._nested[id(node)] = {child.name: child for child in node.body if isinstance(child, ast.ClassDef)}
         return self._nested[id(node)]
 
     def lineage(self, node: ast.ClassDef) -> list[ast.ClassDef]:
-        """The class *node* and its ancestors in the file, the farthest first."""
+        """Return the class *node* and its ancestors in the file, the most distant first."""
         order: list[ast.ClassDef] = []
         self._ancestors(node, order, set())
         return order
@@ -111,7 +111,7 @@ class Names:
         order.append(node)
 
     def bases(self, node: ast.ClassDef) -> list[str]:
-        """The full names of what the class *node* and its ancestors in the file inherit from outside of it."""
+        """Return the full names of the bases outside the file of the class *node* and of its ancestors in the file."""
         return [full for cls in self.lineage(node) for base in cls.bases if (full := self.full(_unsubscripted(base)))]
 
     def is_dataclass(self, node: ast.ClassDef) -> bool:
@@ -121,7 +121,7 @@ class Names:
         )
 
     def kind(self, node: ast.ClassDef) -> Kind:
-        """What the class *node* is."""
+        """Return the kind of the class *node*."""
         if id(node) not in self._kinds:
             self._kinds[id(node)] = self._kind(node)
         return self._kinds[id(node)]
@@ -140,8 +140,8 @@ class Names:
         return Kind.DATACLASS if any(self.is_dataclass(cls) for cls in self.lineage(node)) else Kind.OTHER
 
     def members(self, node: ast.ClassDef) -> dict[str, Any]:
-        """The members of the enumeration *node* and how JSON says them: by their values, or if not all have one that
-        JSON has, by their names.
+        """Return the members of the enumeration *node* with their JSON values; if a value has no JSON form, the names
+        are used instead.
         """
         if id(node) not in self._members:
             self._members[id(node)] = self._enum_members(node)
@@ -175,7 +175,7 @@ class Names:
         return found if plain else {name: name for name in found}
 
     def constant(self, node: ast.expr) -> Any:
-        """The JSON value that *node* names: a constant of the module, or a member of an enumeration in it."""
+        """Return the JSON value that *node* names: a constant of the module, or a member of an enumeration in it."""
         if isinstance(node, ast.Name):
             value = self.bindings.aliases.get(node.id)
             if value is None or node.id not in self.bindings.once or isinstance(value, ast.Name):
@@ -198,7 +198,7 @@ _BUILTINS: Final = words("int str float bool bytes bytearray None object list di
 
 
 def _parts(node: ast.expr | None) -> list[str]:
-    """``a.b.c`` as ``["a", "b", "c"]``; empty if *node* is not of that form."""
+    """Return ``a.b.c`` as ``["a", "b", "c"]``; empty if *node* does not have that form."""
     parts: list[str] = []
     while isinstance(node, ast.Attribute) and len(parts) < _MAX_PARTS:
         parts.append(node.attr)
@@ -207,7 +207,7 @@ def _parts(node: ast.expr | None) -> list[str]:
 
 
 def _weight(node: ast.AST) -> int:
-    """About how many characters *node* has, without the bodies of functions and the classes in it."""
+    """Return the approximate length of *node* in characters, without function bodies and nested classes."""
     weight = 0
     pending = [node]
     while pending:
@@ -223,7 +223,7 @@ def _weight(node: ast.AST) -> int:
 
 
 def is_bytes(node: ast.expr) -> bool:
-    """Return True if *node* is a literal of bytes, which as base64 would be another value."""
+    """Return True if *node* is a bytes literal, which as base64 would be another value."""
     return isinstance(node, ast.Constant) and isinstance(node.value, bytes)
 
 
@@ -232,7 +232,7 @@ def _unsubscripted(node: ast.expr) -> ast.expr:
 
 
 def _automatic(bases: list[str], name: str, highest: int | None) -> Any:
-    """What ``auto()`` is for the member *name*, *highest* being the largest number before it."""
+    """Return the value of ``auto()`` for the member *name*; *highest* is the largest number before it."""
     if "enum.StrEnum" in bases:
         return name.lower()
     if "str" in bases:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The tools of a Python file: its public functions, found in its syntax tree (T11.1 to T11.6).
+"""The tools of a Python file: its public functions, found in its syntax tree.
 
-A function is offered if it is defined at the top level, blocks included, and is not private; if the module has a
-literal ``__all__``, it has to be in there. Nothing is imported or run, so a file that does something when it is
-imported does nothing when it is listed.
+A function is offered if it is defined at the top level, including blocks, and is not private; if the module has a
+literal ``__all__``, it has to be listed there. Nothing is imported or run, so listing the tools of a file has none of
+the side effects of importing it.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ if TYPE_CHECKING:
 
 __all__ = ["decode", "read"]
 
-_CONTEXT: Final = "context"  # the parameter that whoever calls the function supplies, so that no schema has it
+_CONTEXT: Final = "context"  # supplied by the caller of the function, so that no schema has it
 
 _MAX_FUNCTION: Final = 128
-"""The longest name of a function that is offered, in characters."""
+"""Maximum length of the name of an offered function, in characters."""
 
 
 def read(source: str, path: str) -> tuple[list[Tool], frozenset[str]]:
-    """The tools of the Python *source*, in the order of their definition, and the names of all its public functions.
+    """Return the tools of the Python *source*, in the order of their definition, and the names of all public functions.
 
-    The names are there whether ``__all__`` has them or not, and all of them; of the tools at most :data:`MAX_TOOLS`.
-    Raises :class:`InvalidManifest` as ``PATH:LINE: what is wrong`` if *source* is no Python.
+    The names include those missing in ``__all__`` and are complete; there are at most :data:`MAX_TOOLS` tools.
+    Raises :class:`InvalidManifest` as ``PATH:LINE: FAULT`` if *source* is not valid Python.
     """
     with _without_collection():
         return _read(source, path)
@@ -63,7 +63,7 @@ def _read(source: str, path: str) -> tuple[list[Tool], frozenset[str]]:
 
 @contextmanager
 def _without_collection() -> Iterator[None]:
-    """No search for garbage, of which a syntax tree has none: with it, a large file takes four times as long."""
+    """Disable garbage collection: a syntax tree has no garbage, and a large file would take four times as long."""
     enabled = gc.isenabled()
     gc.disable()
     try:
@@ -78,7 +78,7 @@ def _is_public(name: str) -> bool:
 
 
 def _exported(found: Bindings) -> set[str] | None:
-    """What ``__all__`` lists; None if there is none, or it is not a literal."""
+    """Return the names in ``__all__``, or None if it does not exist or is not a literal."""
     names: set[str] = set()
     for part in found.exported:
         if not isinstance(part, ast.List | ast.Tuple):
@@ -91,7 +91,7 @@ def _exported(found: Bindings) -> set[str] | None:
 
 
 def _input(node: Function, converter: Converter) -> Schema:
-    """The input schema of the function *node*."""
+    """Return the input schema of the function *node*."""
     said = converter.docs.parameters(node)
     properties: dict[str, Schema] = {}
     required: list[str] = []
@@ -118,9 +118,9 @@ def _input(node: Function, converter: Converter) -> Schema:
 
 
 def _info(argument: ast.arg, default: ast.expr | None, names: Names) -> constraints.Info:
-    """What the default of *argument* says, and whether it has to be given."""
+    """Return the default of *argument*, and whether it is required."""
     if default is None:
-        return constraints.Info(required=True)  # whatever Annotated says: Python has no default
+        return constraints.Info(required=True)  # even with a default in Annotated, which Python ignores
     if isinstance(default, ast.Call) and names.full(default.func) in constraints.FIELDS:
         info = constraints.read(default, names)
         info.required = info.required is not False
@@ -129,7 +129,7 @@ def _info(argument: ast.arg, default: ast.expr | None, names: Names) -> constrai
 
 
 def _is_described(argument: ast.arg, names: Names) -> bool:
-    """Return True if the annotation of *argument* describes it."""
+    """Return True if the annotation of *argument* has a description."""
     match argument.annotation:
         case ast.Subscript(value, ast.Tuple([_, *extras])) if names.full(value) == "Annotated":
             return any(constraints.read(extra, names).description for extra in extras)
@@ -140,7 +140,7 @@ def _is_described(argument: ast.arg, names: Names) -> bool:
 def _property(annotation: ast.expr | None, info: constraints.Info, converter: Converter) -> Schema:
     schema = converter.schema(annotation)
     if info.default is None and schema and not _takes_null(schema):
-        schema = {"anyOf": [schema, {"type": "null"}]}  # `x: int = None`, as it was written before Optional
+        schema = {"anyOf": [schema, {"type": "null"}]}  # implicit Optional: `x: int = None`
     return converter.described(schema, info)
 
 
@@ -154,7 +154,7 @@ def _takes_null(schema: Schema) -> bool:
 
 
 def _rest(argument: ast.arg, said: dict[str, str], converter: Converter) -> Schema:
-    """The property of ``*args``: a list."""
+    """Return the property for ``*args``: a list."""
     info = constraints.Info(description=said.get(argument.arg, ""))
     if isinstance(argument.annotation, ast.Starred):  # *args: *tuple[int, str]
         return converter.described(converter.schema(argument.annotation), info)
@@ -167,7 +167,7 @@ def _others(
     required: list[str],
     converter: Converter,
 ) -> Schema | bool:
-    """What ``**kwargs`` takes beside *properties*; of ``Unpack[SomeTypedDict]`` the keys are added to those."""
+    """Return the schema of ``**kwargs`` besides *properties*, to which those of ``Unpack[SomeTypedDict]`` are added."""
     match argument.annotation:
         case ast.Subscript(value, inner) if converter.names.full(value) == "Unpack":
             found = converter.names.local(inner)

@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The tools of a shell script: one that takes a command line, or what the script's comment header describes (T11.2).
+"""The tools of a shell script: one that takes a command line, or those in the script's comment header.
 
-**How arguments become words.** No value of an argument may become an option that nobody gave, so:
+**Conversion of arguments to words.** No value of an argument may become an option that was not given, so:
 
-- an option is ``--name VALUE``, two words, which every kind of parser takes; if the value begins with what options
-  begin with, it is ``--name=VALUE``, one word. An option that has only a short name cannot have such a value;
-- positional arguments come last. If one of them begins like an option, ``--`` goes before them, as long as the script
-  shows that it knows that (argc, ``getopts``, ``getopt`` or a branch ``--)``); else it is refused, unless a number;
-- the script's name and its command come before everything, and are the script's own text.
+- an option is ``--name VALUE``, two words, which every kind of parser supports; if the value begins like an option,
+  it is ``--name=VALUE``, one word. An option with only a short name cannot have such a value;
+- positional arguments come last. If one of them begins like an option, ``--`` precedes them, provided that the script
+  demonstrably supports that (argc, ``getopts``, ``getopt`` or a branch ``--)``); else it is refused, unless a number;
+- the script's name and its command come first, and are the script's own text.
 
-``args`` of a script without a header is different: it is a command line, and options are what it is for.
+``args`` of a script without a header is different: it is a command line, and may contain options.
 """
 
 from __future__ import annotations
@@ -33,26 +33,26 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
 MAX_DESCRIPTION: Final = 4000
-"""The longest description of a tool, in characters."""
+"""Maximum length of the description of a tool, in characters."""
 
 MAX_WORD: Final = 131_071
-"""The longest word of a command line, in bytes: what Linux takes."""
+"""Maximum length of a word on a command line, in bytes: the limit of Linux."""
 
 MAX_OFTEN: Final = 16
-"""How often a flag may be given that counts."""
+"""Maximum number of times that a counted flag may be given."""
 
-_ARGUMENTS: Final = ("args", "command_args")  # the first is published, both are taken
+_ARGUMENTS: Final = ("args", "command_args")  # the first is listed, both are accepted
 _FOR_PROGRAMS: Final = re.compile(r"!|shellcheck |vim?:|-\*-|SPDX-|Copyright|\W*$", re.IGNORECASE)
 _FOR_LAWYERS: Final = re.compile(r"free software|\blicen[sc]ed?\b|warranty|all rights reserved", re.IGNORECASE)
 _TYPES: Final = {"INT": "integer", "NUM": "number"}
 
 
 def tools(source: str, name: str) -> list[Tool]:
-    """The tools of the shell script *source*, whose file is called *name* without its suffix; at most MAX_TOOLS.
+    """Return the tools of the shell script *source*, whose file is *name* without its suffix; at most MAX_TOOLS.
 
-    Parameters that make a tool, or all tools together, too large are left out.
+    Parameters that would make a tool, or all tools together, too large are omitted.
 
-    Raises :class:`InvalidManifest` as ``NAME:LINE: what is wrong``.
+    Raises :class:`InvalidManifest` as ``NAME:LINE: FAULT``.
     """
     header = read(source, name)
     whole = tool_name(name)
@@ -84,7 +84,7 @@ def tools(source: str, name: str) -> list[Tool]:
 
 
 def _first_comment(source: str) -> str:
-    """The first block of comments, without what is for programs and lawyers."""
+    """Return the first block of comments, without shebangs, directives and license texts."""
     lines: list[str] = []
     for line in source[: 64 * 1024].split("\n"):
         stripped = line.strip()
@@ -98,7 +98,7 @@ def _first_comment(source: str) -> str:
 
 
 class _Maker:
-    """Makes the tools of one script; *dashes* is how it knows the end of options."""
+    """Creates the tools of one script; *dashes* is how it supports the end of options."""
 
     def __init__(self, header: Header, dashes: Literal["", "needed", "always"]) -> None:
         self._header = header
@@ -118,7 +118,7 @@ class _Maker:
         offered: dict[str, _Made] = {}
         for made in self._parameters(command):
             if not self._budget.spend(made.cost):
-                break  # with all that follow, as the place of an argument says what it is
+                break  # with all that follow, as positional arguments depend on their position
             offered[made.parameter.name] = made
         schema: dict[str, Any] = {
             "type": "object",
@@ -138,7 +138,7 @@ class _Maker:
         )
 
     def _parameters(self, command: Command) -> Iterator[_Made]:
-        """The parameters of *command*, and of the script those that it has, too."""
+        """Yield the parameters of *command*, and those that it inherits from the script."""
         own = _by_name(command.parameters)
         yield from (self._made(parameter) for parameter in own.values() if not _swallows(parameter))
         if command is not self._header.script:
@@ -147,7 +147,7 @@ class _Maker:
 
 @dataclass(frozen=True, slots=True)
 class _Made:
-    """What a parameter becomes; *cost* is about how many characters of JSON it takes."""
+    """The result for a parameter; *cost* is its approximate length as JSON in characters."""
 
     parameter: Parameter
     schema: dict[str, Any]
@@ -157,7 +157,7 @@ class _Made:
 
 
 def _by_name(parameters: Iterable[Parameter]) -> dict[str, Parameter]:
-    """Of two *parameters* with one name the first."""
+    """Return *parameters* by name; of equal names, the first counts."""
     found: dict[str, Parameter] = {}
     for parameter in parameters:
         found.setdefault(parameter.name, parameter)
@@ -165,7 +165,7 @@ def _by_name(parameters: Iterable[Parameter]) -> dict[str, Parameter]:
 
 
 def _swallows(parameter: Parameter) -> bool:
-    """Return True if *parameter* takes words that are not its own."""
+    """Return True if *parameter* takes all remaining words."""
     return parameter.modifier == "%" or (parameter.modifier == "~" and parameter.kind != "arg")
 
 
@@ -183,7 +183,7 @@ def _property(parameter: Parameter) -> dict[str, Any]:
     if parameter.choices:
         choices = {choice: _typed(choice, kind) for choice in parameter.choices}
         if any(isinstance(value, str) or _written(value) != choice for choice, value in choices.items()):
-            one = {"type": "string", "enum": list(choices)}  # as the word of a number is not the choice 007
+            one = {"type": "string", "enum": list(choices)}  # a number would not be written as the choice 007
         else:
             one["enum"] = list(choices.values())
     several = _several(parameter)
@@ -194,7 +194,7 @@ def _property(parameter: Parameter) -> dict[str, Any]:
 
 
 def _several(parameter: Parameter) -> dict[str, int] | None:
-    """How many values *parameter* takes; None if it is one."""
+    """Return the limits for the number of values of *parameter*; None if it is a single value."""
     if _together(parameter):
         number, last = len(parameter.notations), parameter.notations[-1][-1:]
         least = {"minItems": number - (last in {"*", "?"})}
@@ -232,9 +232,9 @@ def _option(parameter: Parameter, signs: str) -> Option:
 
 
 def words(tool: Tool, arguments: dict[str, Any]) -> list[str]:
-    """The words of the command line after the script's path, for *arguments* that fit the schema of *tool*.
+    """Return the words of the command line after the script's path, for valid *arguments* of *tool*.
 
-    Raises :class:`InvalidArgument` for what no command line can hold, or the script would take for an option.
+    Raises :class:`InvalidArgument` for a value that a command line cannot contain, or that looks like an option.
     """
     command = [part.rstrip("_") for part in tool.function.split("::") if part]  # argc: test_() is the command test
     if not tool.options:
@@ -257,7 +257,7 @@ def words(tool: Tool, arguments: dict[str, Any]) -> list[str]:
 
 
 def _split(tool: Tool, arguments: dict[str, Any]) -> list[str]:
-    """The words in ``args``, as a shell splits them, but nothing is expanded."""
+    """Return the words in ``args``, split as by a shell, but without expansions."""
     given = [(name, arguments[name]) for name in _ARGUMENTS if name in arguments]
     if not given:
         return []
@@ -320,7 +320,7 @@ def _looks_like_option(option: Option, word: str) -> InvalidArgument:
 
 
 def _word(name: str, value: Any) -> str:
-    """*value* as one word."""
+    """Return *value* as one word."""
     match value:
         case str():
             return _checked(name, value)
@@ -337,7 +337,7 @@ def _word(name: str, value: Any) -> str:
 
 
 def _written(value: float) -> str:
-    """The word for *value*."""
+    """Return the word for *value*."""
     whole = isinstance(value, float) and value.is_integer() and abs(value) < 1e15
     return str(int(value) if whole else value)
 

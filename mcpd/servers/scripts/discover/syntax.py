@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Python source to a syntax tree, whatever the source is, and what its top level binds.
+"""Parsing of arbitrary Python source to a syntax tree, and the bindings of its top level.
 
-Everything here is about hostile or broken files: the parser of Python raises six kinds of exceptions, and warns.
+Files may be hostile or broken: Python's parser raises six kinds of exceptions, and warns.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 MAX_SOURCE: Final = 2 * 1024 * 1024
-"""The longest source that is read, in characters: its tree takes about a hundred times as much memory."""
+"""Maximum length of a source in characters: its tree takes about a hundred times as much memory."""
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -29,9 +29,9 @@ _BLOCKS: Final = ("body", "handlers", "cases", "orelse", "finalbody")
 
 
 def decode(data: bytes, path: str) -> str:
-    """The text of the Python file *data*, in UTF-8 or the encoding that it declares (PEP 263).
+    """Decode the Python file *data*, from UTF-8 or the encoding that it declares (PEP 263).
 
-    Raises :class:`InvalidManifest`, which names *path* and the line.
+    Raises :class:`InvalidManifest` with *path* and the line.
     """
     try:
         encoding, _ = tokenize.detect_encoding(io.BytesIO(data).readline)
@@ -44,7 +44,7 @@ def decode(data: bytes, path: str) -> str:
 
 
 def check(source: str, path: str) -> None:
-    """See that *source* is text of a size that is read; raises :class:`InvalidManifest`, which names the line."""
+    """Check that *source* is text and not too long; raises :class:`InvalidManifest` with the line."""
     if len(source) > MAX_SOURCE:
         raise InvalidManifest(f"{path}:1: longer than {MAX_SOURCE} characters, which is more than a script may be")
     if "\0" in source:
@@ -53,7 +53,7 @@ def check(source: str, path: str) -> None:
 
 
 def parse(source: str, path: str) -> ast.Module:
-    """The syntax tree of *source*; raises :class:`InvalidManifest` as ``PATH:LINE: what is wrong``."""
+    """Return the syntax tree of *source*; raises :class:`InvalidManifest` as ``PATH:LINE: FAULT``."""
     check(source, path)
     try:
         return _parse(source, path)
@@ -69,7 +69,7 @@ def parse(source: str, path: str) -> ast.Module:
 
 
 def expression(text: str) -> ast.expr | None:
-    """The expression in *text*, as in an annotation that is a string; None if it is none."""
+    """Return the expression in *text*, such as an annotation that is a string, or None if it is invalid."""
     try:
         module = _parse(text.strip(), "<annotation>")
     except (SyntaxError, ValueError, RecursionError, MemoryError):
@@ -82,7 +82,7 @@ def expression(text: str) -> ast.expr | None:
 
 
 def parameters(arguments: ast.arguments) -> list[tuple[ast.arg, ast.expr | None]]:
-    """The parameters in *arguments* but ``*args`` and ``**kwargs``, each with its default."""
+    """Return the parameters in *arguments* except ``*args`` and ``**kwargs``, each with its default."""
     positional = [*arguments.posonlyargs, *arguments.args]
     defaults = [*[None] * (len(positional) - len(arguments.defaults)), *arguments.defaults]
     return [*zip(positional, defaults, strict=True), *zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)]
@@ -90,16 +90,16 @@ def parameters(arguments: ast.arguments) -> list[tuple[ast.arg, ast.expr | None]
 
 def _parse(source: str, path: str) -> ast.Module:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # "invalid escape sequence" is between the script and its author
+        warnings.simplefilter("ignore")  # "invalid escape sequence" only concerns the author
         return ast.parse(source, filename=path)
 
 
 @dataclass(slots=True)
 class Bindings:
-    """What the names of a module's top level stand for in the end: of two bindings the later one counts.
+    """The final meaning of the names of a module's top level: later bindings replace earlier ones.
 
     *imports* are full names (``typing.Optional``), *stars* the modules of ``from MODULE import *``, *aliases* the
-    expressions that names were assigned, *once* the names that were bound a single time.
+    expressions assigned to names, *once* the names that are bound only once.
     """
 
     functions: dict[str, Function] = field(default_factory=dict)
@@ -112,14 +112,14 @@ class Bindings:
     _seen: set[str] = field(default_factory=set)
 
     def bound(self, name: str) -> None:
-        """Forget what *name* stood for, as it is bound again."""
+        """Forget the meaning of *name*, as it is bound again."""
         (self.once.discard if name in self._seen else self.once.add)(name)
         self._seen.add(name)
         for table in (self.functions, self.classes, self.aliases, self.imports):
             table.pop(name, None)
 
     def add_types(self, other: Bindings) -> None:
-        """Add what *other* says of names that are not bound here, but for functions."""
+        """Add the bindings of *other*, except functions, for names that are not bound here."""
         self.classes |= {name: node for name, node in other.classes.items() if name not in self._seen}
         self.aliases |= {name: value for name, value in other.aliases.items() if name not in self._seen}
         self.imports |= {name: full for name, full in other.imports.items() if name not in self._seen}
@@ -128,10 +128,10 @@ class Bindings:
 
 
 def bindings(module: ast.Module) -> Bindings:
-    """What *module* binds at its top level, blocks like ``if`` and ``try`` included.
+    """Return the bindings of *module* at its top level, including blocks like ``if`` and ``try``.
 
-    What is under ``if TYPE_CHECKING`` counts for types that nothing else says, but makes no functions. What is under
-    ``if __name__ == "__main__"`` or a condition that never holds, like ``if 0``, does not count at all.
+    Bindings in ``if TYPE_CHECKING`` count for types without another binding, but not for functions. Those in
+    ``if __name__ == "__main__"``, or in a condition that is never true, like ``if 0``, are ignored.
     """
     found, typing = Bindings(), Bindings()
     for node, typing_only in _statements(module):
@@ -141,7 +141,7 @@ def bindings(module: ast.Module) -> Bindings:
 
 
 def _statements(module: ast.Module) -> Iterator[tuple[ast.AST, bool]]:
-    """Statements of the top level in their order, without recursion, and whether only type checkers see them."""
+    """Yield the statements of the top level in order, without recursion, and whether only type checkers see them."""
     stack: list[tuple[ast.AST, bool]] = [(node, False) for node in reversed(module.body)]
     while stack:
         node, hidden = stack.pop()
@@ -155,7 +155,7 @@ def _statements(module: ast.Module) -> Iterator[tuple[ast.AST, bool]]:
 
 
 def _run(node: ast.AST) -> list[tuple[str, bool]]:
-    """The names of the blocks of *node* that may be run, and of those for type checkers alone, which are true here."""
+    """Return the names of the blocks of *node* that may be run, with True for those that only type checkers see."""
     if not isinstance(node, ast.If | ast.While):
         return [(name, False) for name in _BLOCKS]
     test, negated = node.test, False
@@ -245,7 +245,7 @@ def _bind_import(found: Bindings, node: ast.Import | ast.ImportFrom) -> None:
 
 
 def _rebind(found: Bindings, target: ast.expr | None) -> None:
-    """Forget the names in *target*, as what they stand for now cannot be told."""
+    """Forget the names in *target*, as their value is now unknown."""
     for part in ast.walk(target) if target is not None else ():
         if isinstance(part, ast.Name) and not isinstance(part.ctx, ast.Load):
             found.bound(part.id)
@@ -259,7 +259,7 @@ def _assign(found: Bindings, target: ast.expr, value: ast.expr) -> None:
         found.exported = [value]
     if _wraps(value, target.id):
         found.once.discard(target.id)
-        return  # `greet = cached(greet)` is what it was
+        return  # `greet = cached(greet)` keeps its meaning
     found.bound(target.id)
     found.aliases[target.id] = value
 

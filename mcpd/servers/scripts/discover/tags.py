@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The comment header of a shell script that says which commands and options it has.
+"""The comment header of a shell script that declares its commands and options.
 
 The tags are those of argc (https://github.com/sigoden/argc)::
 
@@ -9,7 +9,7 @@ The tags are those of argc (https://github.com/sigoden/argc)::
 
 A name is followed by ``!`` (required), ``*`` (several) or ``+`` (one or more), by ``=default``, ``[a|b]`` (choices) or
 ``[=a|b]`` (the first is the default), by ``<INT>``, ``<NUM>`` or any ``<NOTE>``, and by a description, which goes on in
-the comment lines below. A script that has no such header is not one of these, and nothing is wrong with that.
+the comment lines below. Scripts without such a header are valid, too; they have no declared commands.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Final
 from mcpd.errors import InvalidManifest
 from mcpd.servers.scripts.discover.syntax import check
 
-_MAX_LINE: Final = 4096  # a longer line is no comment for people
+_MAX_LINE: Final = 4096  # a longer line is not a comment for people
 
 _TAG: Final = re.compile(r"[ \t]*#+[ \t]*@([a-z]+)(?:[ \t]+(.*))?$")
 _COMMENT: Final = re.compile(r"[ \t]*#+[ \t]?(.*)$")
@@ -40,7 +40,7 @@ _OTHER_STYLES: Final = frozenset({"description", "stdout", "exitcode", "noargs",
 
 @dataclass(slots=True)
 class Parameter:
-    """What one ``@arg``, ``@option`` or ``@flag`` says."""
+    """The content of one ``@arg``, ``@option`` or ``@flag``."""
 
     kind: str
     name: str
@@ -54,7 +54,7 @@ class Parameter:
 
 @dataclass(slots=True)
 class Command:
-    """A command of the script, or the script as a whole; *function* is empty for the latter."""
+    """A command of the script, or the script as a whole, for which *function* is empty."""
 
     function: str = ""
     description: str = ""
@@ -63,25 +63,25 @@ class Command:
 
 @dataclass(slots=True)
 class Header:
-    """What the comments of a script say. *documented* is false if they are not of this style."""
+    """The content of a script's comments. *documented* is false if they do not have this style."""
 
     script: Command = field(default_factory=Command)
     commands: list[Command] = field(default_factory=list)
     version: str = ""
     documented: bool = False
-    inherits: bool = False  # commands have the options of the script, too
-    signs: str = "-"  # what options begin with
+    inherits: bool = False  # commands accept the options of the script, too
+    signs: str = "-"  # characters with which options begin
 
 
 class _Malformed(Exception):
-    """A tag that is none."""
+    """A malformed tag."""
 
 
 def read(source: str, name: str) -> Header:
-    """The header of the script *source*.
+    """Return the header of the script *source*.
 
-    Raises :class:`InvalidManifest` as ``NAME:LINE: what is wrong`` if *source* is no text, or one of its tags is
-    malformed while others show that they are meant.
+    Raises :class:`InvalidManifest` as ``NAME:LINE: FAULT`` if *source* is not text, or if a tag is malformed and others
+    show that this style is used.
     """
     check(source, name)
     return _Reader(source, name).header()
@@ -93,8 +93,8 @@ class _Reader:
         self.lines = source.split("\n")
         self.found = Header()
         self.pending: Command | None = None
-        self.in_header = True  # no function yet
-        self.meant = False  # @cmd or @describe was there
+        self.in_header = True  # before the first function
+        self.meant = False  # there was a @cmd or @describe
         self.problem = ""
         self.foreign = False  # there are tags of another style
 
@@ -118,7 +118,7 @@ class _Reader:
         return found
 
     def _continuation(self, at: int) -> list[str]:
-        """The comment lines from *at* that are no tags."""
+        """Return the comment lines from *at* that are not tags."""
         more: list[str] = []
         for line in self.lines[at : at + 100]:
             comment = _COMMENT.match(line.rstrip()) if len(line) <= _MAX_LINE else None
@@ -212,11 +212,11 @@ def _skip(text: str, at: int) -> int:
 
 
 def _value(found: Parameter, text: str, at: int) -> int:
-    """Read ``=default`` or ``[choices]`` at *at*; returns where it ends."""
+    """Parse ``=default`` or ``[choices]`` at *at*; return the position after it."""
     if text.startswith("=", at):
         found.default, at = _word(text, at + 1, _DEFAULT)
         if found.default.startswith("`"):
-            found.default = None  # what a function of the script says
+            found.default = None  # the result of a function of the script
     elif text.startswith("[", at):
         if text.startswith(("[`", "[?`"), at):
             end = text.find("]", at)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Tables: which type of Python is which schema (JSON Schema 2020-12).
+"""Tables of Python types and their schemas (JSON Schema 2020-12).
 
-Names are full ones, but without the modules in :data:`FAMILY`, of which there are several with the same content.
+Names are full ones, but without the modules in :data:`FAMILY`, several of which have the same content.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any, Final
 Schema = dict[str, Any]
 
 FAMILY: Final = ("typing.", "typing_extensions.", "collections.abc.", "builtins.")
-"""Modules whose names go without the module."""
+"""Modules that are omitted from names."""
 
 INTEGER: Final[Schema] = {"type": "integer"}
 NUMBER: Final[Schema] = {"type": "number"}
@@ -23,7 +23,7 @@ OBJECT: Final[Schema] = {"type": "object"}
 
 
 def words(names: str) -> frozenset[str]:
-    """The set of *names*, which are written with spaces between."""
+    """Return the set of the space-separated *names*."""
     return frozenset(names.split())
 
 
@@ -46,7 +46,7 @@ PLAIN: Final[dict[str, Schema]] = {
     "fractions.Fraction": {"type": "string", "pattern": r"^[-+]?[0-9]+(/0*[1-9][0-9]*|\.[0-9]+)?$"},
     **_many("pathlib.Path pathlib.PurePath pathlib.PosixPath pathlib.PurePosixPath os.PathLike", STRING),
     **_many("pydantic.FilePath pydantic.DirectoryPath pydantic.NewPath", STRING),
-    "ipaddress.IPv4Network": _format("ipv4network"),  # these four as pydantic calls them
+    "ipaddress.IPv4Network": _format("ipv4network"),  # the four names are pydantic's
     "ipaddress.IPv6Network": _format("ipv6network"),
     "ipaddress.IPv4Interface": _format("ipv4interface"),
     "ipaddress.IPv6Interface": _format("ipv6interface"),
@@ -70,7 +70,7 @@ PLAIN: Final[dict[str, Schema]] = {
     "pydantic.NonNegativeFloat": {"type": "number", "minimum": 0},
     "pydantic.NonPositiveFloat": {"type": "number", "maximum": 0},
 }
-"""Types that stand alone."""
+"""Types without parameters."""
 
 SEQUENCES: Final = words(
     "list List Sequence MutableSequence Iterable Collection Container Iterator Reversible AsyncIterable AsyncIterator "
@@ -85,7 +85,7 @@ MAPPINGS: Final = words(
 COUNTERS: Final = words("collections.Counter Counter")
 
 WRAPPERS: Final = words("Final Required NotRequired ReadOnly ClassVar Unpack dataclasses.InitVar")
-"""What says something about a name, not about its type: ``Final[int]``."""
+"""Wrappers that qualify a name, not its type: ``Final[int]``."""
 
 ENUMS: Final = words("enum.Enum enum.IntEnum enum.StrEnum enum.ReprEnum")
 FLAGS: Final = words("enum.Flag enum.IntFlag")
@@ -97,7 +97,7 @@ KEYS: Final[dict[str, Schema]] = {
     "number": {"pattern": r"^[-+]?[0-9]+(\.[0-9]+)?([eE][-+]?[0-9]+)?$"},
     "boolean": {"enum": ["true", "false"]},
 }
-"""What the names of an object have to be if they are keys of another type than text."""
+"""Schemas of an object's member names if its keys are of another type than text."""
 
 CONSTRAINED: Final[dict[str, Schema]] = {
     "pydantic.conint": INTEGER,
@@ -106,7 +106,7 @@ CONSTRAINED: Final[dict[str, Schema]] = {
     "pydantic.conbytes": BYTES,
     "pydantic.condecimal": PLAIN["decimal.Decimal"],
 }
-"""Functions of pydantic that make a type, and what of."""
+"""Functions of pydantic that make a type, and its base type."""
 
 KNOWN: Final = frozenset().union(
     PLAIN,
@@ -126,11 +126,11 @@ KNOWN: Final = frozenset().union(
         "pydantic.ConfigDict enum.auto dataclasses.field dataclasses.KW_ONLY"
     ),
 )
-"""Every name that means something here, for ``from typing import *``."""
+"""All names in the tables, for ``from typing import *``."""
 
 
 def canonical(full: str) -> str:
-    """The name under which the tables have *full*."""
+    """Return *full* in the form used in the tables."""
     for module in FAMILY:
         if full.startswith(module):
             return full.removeprefix(module)
@@ -140,7 +140,7 @@ def canonical(full: str) -> str:
 
 
 def container(name: str) -> Schema | None:
-    """The schema of the container *name* without saying what it holds; None if it is no container.
+    """Return the schema of the container *name* without its items, or None if it is not a container.
 
     Every array has ``items``: the OpenAI API refuses one without.
     """
