@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Commands that bundled servers run: without a shell, held to directories by the kernel, ended with all their own."""
+"""Commands of bundled servers: without a shell, confined to directories by the kernel, ended with all descendants."""

@@ -1,16 +1,15 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Keepers: one small process beside each command, which holds it to its rules and ends all that it has started.
+"""Keepers: a small process for each command, which confines it and ends all processes that it has started.
 
-``python -m mcpd.servers.commands.keeper`` reads its stdin, a socket, and forks a keeper for each message there: so a
-command costs no start of an interpreter, and is not forked from a process with threads. A message is a byte with
-descriptors: the keeper's own socket; a file with a :class:`Task` as JSON; the command's stdin, stdout, stderr and
-directory; then what it may read, and what it may change. One without descriptors has that ended which has lost its
-keeper.
+``python -m mcpd.servers.commands.keeper`` reads its stdin, a socket, and forks a keeper for each message: so a command
+costs no start of an interpreter, and is not forked from a process with threads. A message is a byte with descriptors:
+the keeper's own socket; a file with a :class:`Task` as JSON; the command's stdin, stdout, stderr and directory; then
+the readable and the writable directories. A message without descriptors ends the processes whose keeper has died.
 
-The keeper is the subreaper of the command, so that nothing that this leaves behind gets away. Its socket takes one
-byte, :data:`TERMINATE`; when that is closed, because the call was cancelled or the server has died, all ends at once.
-It says one thing, as JSON: ``{"unheld": how, "why": why}``, ``{"error": why}`` if it could not be started, or
-``{"code": status, "left": bool}`` when all has ended, or does not.
+The keeper is the subreaper of the command, so that no descendant escapes. Its socket takes one byte,
+:data:`TERMINATE`; when it is closed, because the call was cancelled or the server has died, all processes are ended at
+once. It sends one answer, as JSON: ``{"unheld": how, "why": why}``, ``{"error": why}`` if the command could not be
+started, or ``{"code": status, "left": bool}`` when all processes have ended, or could not be ended.
 """
 
 from __future__ import annotations
@@ -31,47 +30,47 @@ from mcpd.servers.commands import mounts
 
 TERMINATE: Final = b"T"
 GRACE: Final = 0.5
-"""Seconds between SIGTERM and SIGKILL: git takes its locks away, for one."""
+"""Seconds between SIGTERM and SIGKILL, in which git, for example, removes its locks."""
 MOST_DESCRIPTORS: Final = 250
-"""Of one message; the kernel takes 253."""
+"""Maximum number of descriptors in one message; the kernel's limit is 253."""
 _STDIN: Final = 0
 _DIRECTORY: Final = 5
-"""Where the directory is among the descriptors: after stdin, stdout and stderr, before those of the rules."""
+"""Index of the directory among the descriptors: after stdin, stdout and stderr, before the accessible directories."""
 
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """A command."""
+    """A command to run."""
 
     argv: tuple[str, ...]
     program: str
-    """The absolute path of what is executed."""
+    """The absolute path of the file to execute."""
     env: dict[str, str]
     readable: int
-    """How many of the descriptors are what it may read; the rest is what it may change, too."""
+    """Number of descriptors that are only readable; the remaining ones are writable, too."""
     offline: bool
-    """True if it is kept from the network here."""
+    """True if the keeper has to isolate it from the network."""
     unheld: bool
-    """True if it runs also where the kernel cannot hold it to the rules."""
+    """True to run it even if the kernel cannot confine it."""
     apart: bool
-    """True if it is kept from all processes elsewhere, too, but for those of a network that it is not kept from."""
+    """True to isolate it from all other processes, except over the network if permitted."""
     read_only: tuple[str, ...] = ()
-    """Absolute paths, below what it may change, that are read-only for it."""
+    """Absolute paths in writable directories that are read-only for it."""
     fixed: tuple[str, ...] = ()
-    """Directories above those, which it cannot rename or remove."""
+    """The directories above those, which it cannot rename or remove."""
     required: bool = True
-    """True if it is refused where there are no user namespaces, which that takes."""
+    """True to refuse it if read-only paths are impossible, for lack of user namespaces."""
 
     def encoded(self) -> bytes:
-        """As the keeper reads it."""
+        """Return the task as JSON for the keeper."""
         return json.dumps(asdict(self)).encode()
 
 
 def main() -> None:
     """Fork keepers until the end of stdin."""
-    # They are nobody's business when they have said what they have to say.
+    # Exited keepers need not be waited for.
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
-    # Where a command can kill its keeper, what is left of it comes to us.
+    # If a command kills its keeper, this process becomes the parent of its other processes.
     tree.prctl(tree.PR_SET_CHILD_SUBREAPER, 1)
     keepers: set[int] = set()
     with socket.socket(fileno=_STDIN) as asked:
@@ -88,7 +87,7 @@ def main() -> None:
 
 
 def _sweep(keepers: set[int]) -> set[int]:
-    """End what has lost its keeper; those of *keepers* that are still there."""
+    """End the processes whose keeper has died; return those of *keepers* that still run."""
     children = tree.children_of(os.getpid())
     for child in children:
         if child not in keepers:
@@ -98,7 +97,7 @@ def _sweep(keepers: set[int]) -> set[int]:
 
 
 def _received(asked: socket.socket) -> list[int] | None:
-    """The descriptors of the next message; None at the end."""
+    """Return the descriptors of the next message, or None at the end."""
     fds = array.array("i")
     content, said, _, _ = asked.recvmsg(1, socket.CMSG_SPACE(MOST_DESCRIPTORS * fds.itemsize))
     for level, kind, data in said:
@@ -110,10 +109,10 @@ def _received(asked: socket.socket) -> list[int] | None:
 
 
 def _keep(fds: list[int]) -> NoReturn:
-    """Be the keeper that *fds* are for."""
+    """Run as the keeper for *fds*."""
     try:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        # The socket that keepers are asked for at is none of ours.
+        # Close the socket for requests, which belongs to the parent.
         os.dup2(os.open(os.devnull, os.O_RDWR), _STDIN)
         with socket.socket(fileno=fds[0]) as control:
             said = _kept(control, fds)
@@ -124,7 +123,7 @@ def _keep(fds: list[int]) -> NoReturn:
 
 
 def _kept(control: socket.socket, fds: list[int]) -> dict[str, object]:
-    """Run the command and end it; what there is to say."""
+    """Run the command and end its processes; return the answer."""
     with os.fdopen(fds[1], "rb") as file:
         file.seek(0)
         task = Task(**json.load(file))
@@ -151,9 +150,9 @@ def _kept(control: socket.socket, fds: list[int]) -> dict[str, object]:
 
 
 def _go_to(directory: int, task: Task) -> dict[str, str]:
-    """Go to *directory*, in mount and user namespaces of our own if *task* needs them; says what keeps us from it.
+    """Change to *directory*, in new mount and user namespaces if *task* needs them; return the error, if any.
 
-    The command inherits both. Nothing can be mounted any more once we are in a domain of Landlock.
+    The command inherits both. Mounting is no longer possible in a domain of Landlock.
     """
     try:
         os.fchdir(directory)
@@ -171,7 +170,7 @@ def _go_to(directory: int, task: Task) -> dict[str, str]:
 
 
 def _keep_to_own() -> bool:
-    """Return True if from now on no signal of ours reaches anybody but what we start."""
+    """Return True if from now on signals of this process only reach its descendants."""
     try:
         landlock.restrict(landlock.Rules(signals=True))
         os.kill(os.getppid(), 0)
@@ -183,11 +182,11 @@ def _keep_to_own() -> bool:
 
 
 def _become(task: Task, fds: list[int], tell: int) -> NoReturn:
-    """Be the command. What keeps it from that is told."""
+    """Execute the command in this process. Errors are written to *tell*."""
     failed: dict[str, str] = {}
     try:
         os.setsid()
-        # None of those is where it is to go: these three were taken before they came.
+        # None of the descriptors is below 3: those numbers were taken before.
         for number, fd in enumerate(fds[_DIRECTORY - 3 : _DIRECTORY]):
             os.dup2(fd, number)
         for number in (signal.SIGPIPE, signal.SIGXFSZ):
@@ -203,7 +202,7 @@ def _become(task: Task, fds: list[int], tell: int) -> NoReturn:
 
 
 def _hold(task: Task, fds: list[int]) -> dict[str, str]:
-    """Put this process, which is no more the keeper's equal then, under the rules; what there is to say if it fails."""
+    """Confine this process, which then can no longer affect the keeper; return the error, if any."""
     readable, writable = tuple(fds[: task.readable]), tuple(fds[task.readable :])
     try:
         landlock.restrict(landlock.Rules(readable, writable, files=True, tcp=task.offline, signals=True, sockets=True))
@@ -222,8 +221,8 @@ def _hold(task: Task, fds: list[int]) -> dict[str, str]:
 
 
 def _refuse_calls(*, offline: bool) -> None:
-    """What the rules do not hold a command of the user's own to, as far as the kernel can."""
-    # Of machines whose calls are not known only TCP is refused, and that by the rules.
+    """Deny system calls that Landlock does not cover to a command of the user, as far as the kernel supports it."""
+    # On unknown architectures only TCP is denied, by Landlock.
     with suppress(KeyError, OSError):
         seccomp.install_limits()
         if offline:
@@ -231,7 +230,7 @@ def _refuse_calls(*, offline: bool) -> None:
 
 
 def _watch(control: socket.socket, command: int) -> None:
-    """Return when *command* has ended, or has to."""
+    """Return when *command* has ended, or has to be ended."""
     pidfd = os.pidfd_open(command)
     poll = select.poll()
     poll.register(pidfd, select.POLLIN)

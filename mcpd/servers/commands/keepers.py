@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The process that forks keepers, :mod:`.keeper`, and what one of them says."""
+"""The process that forks keepers, :mod:`.keeper`, and their answers."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _ANSWER: Final = 4096
 
 
 class Keepers:
-    """Starts the process when it is needed first, and again should it be gone."""
+    """Starts the process when it is first needed, and again if it has died."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -32,7 +32,7 @@ class Keepers:
         self._socket: socket.socket | None = None
 
     def close(self) -> None:
-        """Let it go. Keepers that are at work end when theirs are closed."""
+        """Let it exit. Running keepers end when their own sockets are closed."""
         with self._lock:
             self._drop()
 
@@ -45,7 +45,7 @@ class Keepers:
             self._process = None
 
     def ask(self, task: Task, fds: Sequence[int]) -> socket.socket:
-        """Have a keeper run *task* with *fds*, as :mod:`.keeper` says; its socket. May wait for an interpreter.
+        """Start a keeper that runs *task* with *fds*, see :mod:`.keeper`; return its socket. May start a process.
 
         Raises :class:`~mcpd.errors.SpawnFailed`.
         """
@@ -68,7 +68,7 @@ class Keepers:
         return ours
 
     def sweep(self) -> None:
-        """Have that ended which has lost its keeper."""
+        """End the processes whose keeper has died."""
         with self._lock, suppress(OSError):
             if self._socket is not None:
                 self._socket.send(b"\0")
@@ -95,24 +95,24 @@ class Keepers:
 
 
 class Keeping:
-    """One keeper, in the loop's thread."""
+    """A running keeper, used in the loop's thread."""
 
     def __init__(self, control: socket.socket) -> None:
         self._control = control
         self._loop = asyncio.get_running_loop()
         self.said: dict[str, Any] | None = None
-        """What it said when it was done; None if it went without a word."""
+        """Its answer; None if it died without one."""
         self.done = asyncio.Event()
-        """Is set then."""
+        """Set at that time."""
         self._loop.add_reader(control, self._read)
 
     def terminate(self) -> None:
-        """Have it end the command, with time for its last words."""
+        """End the command with SIGTERM, and with SIGKILL after :data:`.keeper.GRACE`."""
         with suppress(OSError):
             self._control.send(TERMINATE)
 
     def close(self) -> None:
-        """Let it go: what is left of the command ends at once."""
+        """Close the socket: the rest of the command is killed at once."""
         self._loop.remove_reader(self._control)
         self._control.close()
 
@@ -132,5 +132,5 @@ class Keeping:
         try:
             return self._control.recv(_ANSWER)
         except ConnectionResetError:
-            # It has gone without taking the byte that it was sent meanwhile. What it said comes after this error.
+            # It exited without reading the byte that was sent meanwhile. Its answer follows this error.
             return self._control.recv(_ANSWER)

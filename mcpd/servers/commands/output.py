@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What a command writes: as much of it as is kept, read as it comes, so that the command never waits."""
+"""The output of a command: read as it comes, so that the command never blocks, and kept up to a limit."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ if TYPE_CHECKING:
 
 _CHUNK: Final = 1 << 16
 _LINE: Final = 1 << 16
-"""Bytes after which a line is one, though no newline has come."""
+"""Maximum length of a line in bytes; longer ones are split."""
 
 
 class Output:
-    """One pipe. Only the loop's thread uses it."""
+    """One pipe, used in the loop's thread only."""
 
     def __init__(
         self,
@@ -26,22 +26,22 @@ class Output:
         on_line: Callable[[bytes], None] | None = None,
         on_full: Callable[[], None] | None = None,
     ) -> None:
-        """Of more than *most* bytes those at *keep* are kept; *on_full* is called when there is more."""
+        """Keep *most* bytes, those at the end *keep*; call *on_full* when there are more."""
         self.kept = bytearray()
         self.truncated = False
         self.ended = asyncio.Event()
-        """Is set when nobody can write any more."""
+        """Set at the end of the output."""
         self._most, self._keep, self._on_line, self._on_full = most, keep, on_line, on_full
         self._partial = bytearray()
         self._read, write = os.pipe()
         os.set_blocking(self._read, False)
         self.end = os.fdopen(write, "wb", buffering=0)
-        """The end for the command."""
+        """The end of the pipe for the command."""
         self._loop = asyncio.get_running_loop()
         self._loop.add_reader(self._read, self._take)
 
     def close(self) -> None:
-        """Read no more. Closing twice is nothing."""
+        """Stop reading. May be called repeatedly."""
         self.end.close()
         if self._read >= 0:
             self._loop.remove_reader(self._read)

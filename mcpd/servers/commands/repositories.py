@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Git directories among what commands may change: their hooks and configuration name programs for git to run.
+"""Git directories among the files that commands may change: their hooks and configuration name programs that git runs.
 
-The search covers the directories up to :data:`LEVELS` below each root, below the directory that a command is started
-in, and below the top of each work tree around that; symlinks are not followed. Whatever is called ``.git`` counts, and
-so does any directory that git takes for a git directory.
+The search covers the directories up to :data:`LEVELS` below each root, below the working directory of a command, and
+below the top of each work tree around that; symlinks are not followed. Anything named ``.git`` counts, and any
+directory that git would accept as a git directory.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ if TYPE_CHECKING:
 
 LEVELS: Final = 4
 MOST_DIRECTORIES: Final = 100_000
-"""Directories that are searched for one command."""
+"""Maximum number of directories that are searched for one command."""
 SETTING: Final = "commands_write_git"
 _SETTLED: Final = 2_000_000_000
-"""Nanoseconds after which another change gives a directory another time."""
+"""Nanoseconds after which another change gives a directory a different time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Protected:
-    """What a command must not change: absolute paths without symlinks, except for the last part."""
+    """Paths that a command must not change: absolute, without symlinks except for the last part."""
 
     read_only: tuple[str, ...] = ()
-    """Git directories, and whatever else is called ``.git``."""
+    """Git directories, and anything else named ``.git``."""
     fixed: tuple[str, ...] = ()
-    """The directories between the roots and those, which cannot be renamed or removed."""
+    """The directories between the roots and those, which must not be renamed or removed."""
     required: bool = True
-    """True if a command is refused where the kernel cannot keep it from these."""
+    """True if a command is refused where the kernel cannot protect these."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,13 +48,13 @@ class _Directory:
     stamp: tuple[int, int, int]
     """Device, inode and time of the last change."""
     git: tuple[str, ...]
-    """The paths in it that are read-only; its own if it is a git directory."""
+    """The read-only paths in it; its own path if it is a git directory."""
     below: tuple[str, ...] = ()
-    """The paths of the other directories in it."""
+    """The paths of its other subdirectories."""
 
 
 class Repositories:
-    """Finds git directories; only directories that have changed are read again. Thread-safe."""
+    """Finds git directories; only changed directories are read again. Thread-safe."""
 
     def __init__(self) -> None:
         self._known: dict[str, _Directory] = {}
@@ -62,7 +62,7 @@ class Repositories:
     def find(self, roots: Sequence[str], directory: str | None = None, own: Sequence[str] = ()) -> Protected:
         """Return those in *roots*, for a command that is started in *directory*; all are real paths.
 
-        *own* are the git directories that a command of git changes. It runs even where it cannot be kept from others.
+        *own* are the git directories that a git command changes. It may run even if others cannot be protected from it.
 
         Raises :class:`~mcpd.errors.LimitExceeded` if there is too much to search, and
         :class:`~mcpd.errors.NotAuthorized` for a directory of the user's whose mode does not let the user read it.
@@ -116,7 +116,7 @@ class Repositories:
         except OSError:
             return _Directory((0, 0, 0), ())
         if status.st_uid == os.geteuid() and status.st_mode & 0o500 != 0o500 and stat.S_ISDIR(status.st_mode):
-            # A command could change that.
+            # A command could change the mode.
             raise NotAuthorized(
                 f"{printable(path)} cannot be read, so repositories in it cannot be protected from commands;"
                 f" make it readable (chmod u+rx), or set {SETTING}"
@@ -137,14 +137,14 @@ def _read(path: str, stamp: tuple[int, int, int]) -> _Directory:
         with os.scandir(path) as entries:
             found = [(entry.name, entry.path, entry.is_dir(follow_symlinks=False)) for entry in entries]
     except OSError:
-        # It belongs to somebody else, and may let us in all the same.
+        # A directory of another user, in which known paths may be accessible nevertheless.
         git = f"{path}/.git"
         return _Directory(stamp, (git,) if os.path.lexists(git) else ())
     names = {git_part(name) for name, _, _ in found}
     git_paths = tuple(path for name, path, _ in found if is_dot_git(name))
     below = tuple(path for name, path, is_dir in found if is_dir and not is_dot_git(name))
     if is_git_directory(names.__contains__):
-        # A build may have made it of one that holds repositories, which stay read-only where git changes this one.
+        # A build may have put repositories into it, which stay read-only where git changes this one.
         return _Directory(stamp, (path, *git_paths), below)
     return _Directory(stamp, git_paths, below)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Running a command from its start to the end of all that it has started, whoever gives it up meanwhile."""
+"""Running a command until all processes that it has started have ended, even on cancellation."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 
 ENDING: Final = 8.0
-"""Seconds for a keeper to end all that a command has started."""
+"""Seconds for a keeper to end all processes of a command."""
 DRAIN: Final = 1.0
-"""Seconds for what a pipe still holds once all is ended."""
+"""Seconds to read the rest of a pipe after all processes have ended."""
 _UNHELD: Final = {
     "landlock": "the kernel cannot hold it to its directories (%s); that takes Landlock, which the kernel's parameter"
     " lsm= or a container may have left out",
@@ -35,83 +35,83 @@ _UNHELD: Final = {
     "git": "git directories cannot be made read-only for it (%s); that takes user namespaces, which the kernel or a"
     f" container may refuse, and mcpd's sandbox does if mcpd runs as root; {SETTING} lets it write there",
 }
-"""What a keeper was wanting."""
+"""Messages for the kernel features that a keeper lacked."""
 
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """How a command is started. Its descriptors need to be open until it is."""
+    """How to start a command. Its descriptors must stay open until it is started."""
 
     argv: tuple[str, ...]
     program: str
-    """The absolute path of what is executed."""
+    """The absolute path of the file to execute."""
     env: Mapping[str, str]
     """All its variables."""
     directory: int
-    """A descriptor of the directory it is started in."""
+    """A descriptor of its working directory."""
     readable: Sequence[int]
-    """Descriptors of what it may read, with all below."""
+    """Descriptors of directories, with everything below, and files that it may read."""
     writable: Sequence[int]
-    """Of what it may change, too."""
+    """Descriptors of those that it may change, too."""
     offline: bool
-    """True if it is kept from the network."""
+    """True to isolate it from the network."""
     unheld: bool
-    """True if it runs also where the kernel cannot hold it to the rules."""
+    """True to run it even if the kernel cannot confine it."""
     protected: Protected
-    """What of that is read-only for it."""
+    """Paths in the writable directories that are read-only for it."""
     apart: bool = False
-    """True if it is somebody else's, and reaches no processes but its own and those of a network it may have."""
+    """True to isolate an untrusted command from other processes, except over the network if permitted."""
 
 
 @dataclass(frozen=True, slots=True)
 class Streams:
-    """What a command is given to read, and what is kept of what it writes."""
+    """The stdin of a command, and the parts of its output to keep."""
 
     stdin: bytes
     most: int
-    """Bytes of stdout that are kept."""
+    """Bytes of stdout to keep."""
     most_errors: int
-    """Bytes of stderr of which the last are kept."""
+    """Bytes of stderr to keep, from the end."""
     keep: Literal["head", "tail"] = "head"
-    """Which part of stdout is kept. With "head" a command that has filled it is ended at once."""
+    """The part of stdout to keep. With "head", a command that has filled it is ended at once."""
     merge: bool = False
-    """True if stderr goes where stdout goes, in its order."""
+    """True to send stderr to stdout, in order."""
     on_line: Callable[[bytes], None] | None = None
-    """Is given each line of stdout without its newline, in the loop's thread, while the command runs."""
+    """Called with each line of stdout, without newline, in the loop's thread, while the command runs."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """A command that has ended."""
+    """The result of a command."""
 
     code: int | None
-    """Its exit status, 128 + n if signal n ended it; None if its time was over."""
+    """Its exit status, 128 + n if signal n ended it; None if its time limit was exceeded."""
     stdout: bytes = field(repr=False)
     stderr: bytes = field(repr=False)
-    """Empty if they were merged."""
+    """Empty if stderr was merged."""
     truncated: bool
-    """True if there was more on stdout than is kept."""
+    """True if stdout was longer than the part that is kept."""
 
 
 class Runner:
-    """Runs commands, many at once, each with a keeper."""
+    """Runs commands, each with a keeper, concurrently."""
 
     def __init__(self, log: logging.Logger) -> None:
         self._log = log
         self._keepers = Keepers()
 
     def close(self) -> None:
-        """Let go of the keepers; nothing is run any more."""
+        """Release the keepers; nothing is run any more."""
         self._keepers.close()
 
     async def run(
         self, name: str, prepare: Callable[[ExitStack], Start], streams: Streams, seconds: float | None = None
     ) -> Ended:
-        """Run what *prepare* says, for *seconds* at most; however this ends, nothing of it is left.
+        """Run the command of *prepare* for at most *seconds*; all its processes have ended when this returns or raises.
 
-        *prepare* is called in a thread; what it leaves on the stack is let go of when the command has started. *name*
-        is what messages call the command. Raises what *prepare* does, :class:`~mcpd.errors.InvalidArgument`,
-        :class:`~mcpd.errors.SpawnFailed` and, where the kernel cannot hold it, :class:`~mcpd.errors.NotSupported`.
+        *prepare* is called in a thread; its stack is closed when the command has started. *name* is the command's name
+        in messages. Raises the errors of *prepare*, :class:`~mcpd.errors.InvalidArgument`,
+        :class:`~mcpd.errors.SpawnFailed` and, if the kernel cannot confine it, :class:`~mcpd.errors.NotSupported`.
         """
         deadline = None if seconds is None else time.monotonic() + seconds
         full = asyncio.Event()
@@ -136,14 +136,14 @@ class Runner:
     async def started(
         self, name: str, prepare: Callable[[ExitStack], Start], stdin: bytes | int, stdout: int, stderr: int
     ) -> AsyncIterator[Keeping]:
-        """The keeper of what *prepare* says, with these descriptors; all is ended when the context is.
+        """Yield the keeper of the command of *prepare*, started with these descriptors; finally end all processes.
 
-        They are the caller's to close once this is entered. *prepare* and *name* are those of :meth:`run`, which says
-        what is raised, too.
+        The caller may close the descriptors when the context is entered. *prepare* and *name* are those of :meth:`run`,
+        which also lists the errors.
         """
-        # The first one has to wait for an interpreter.
+        # The first call has to wait for an interpreter.
         control, cancelled = await to_its_end(self._start, name, prepare, stdin, stdout, stderr)
-        # However this ends, the end of its keeper is the end of all.
+        # The end of its keeper ends all processes in any case.
         with closing(Keeping(control)) as keeping:
             try:
                 if cancelled is not None:
@@ -155,7 +155,7 @@ class Runner:
                     await _ended(keeping)
 
     def code(self, name: str, said: Mapping[str, object] | None) -> int:
-        """The exit status of the command *name*, whose keeper *said* that. Raises McpdError if it has none."""
+        """Return the exit status of the command *name* from the answer of its keeper. Raises McpdError without one."""
         if said is None:
             self._keepers.sweep()
             raise SpawnFailed(f"{name} was lost: what looks after it was killed, perhaps for want of memory")
@@ -172,7 +172,7 @@ class Runner:
     def _start(
         self, name: str, prepare: Callable[[ExitStack], Start], stdin: bytes | int, stdout: int, stderr: int
     ) -> socket.socket:
-        """The socket of the keeper that runs it."""
+        """Start a keeper and return its socket."""
         with ExitStack() as stack:
             start = prepare(stack)
             if any("\0" in text for text in (*start.argv, *start.env.values())):
@@ -195,7 +195,7 @@ class Runner:
 
 
 def _file(stack: ExitStack, content: bytes) -> int:
-    """A descriptor of a file that holds *content*."""
+    """Return a descriptor of a file with *content*."""
     file = stack.enter_context(os.fdopen(os.memfd_create("stdin"), "w+b", buffering=0))
     view = memoryview(content)
     while view:
@@ -217,7 +217,7 @@ async def _first(events: tuple[asyncio.Event, ...], seconds: float | None) -> bo
 
 
 async def _ended(keeping: Keeping) -> None:
-    """Wait until *keeping* is done, or should be, however often this task is cancelled meanwhile."""
+    """Wait until *keeping* is done, for a limited time, even if this task is cancelled repeatedly."""
     deadline = time.monotonic() + ENDING
     cancelled: asyncio.CancelledError | None = None
     while not keeping.done.is_set() and (left := deadline - time.monotonic()) > 0:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What commands see of the system whatever they are run for: its files, its devices, and the variables of their own."""
+"""The parts of the system that are the same for all commands: files, devices, and environment variables."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ READABLE: Final = (
     "/run/systemd/resolve",
 )  # fmt: skip
 PROGRAMS: Final = "/usr/local/bin:/usr/bin:/bin"
-"""Where programs are looked up, as PATH has it."""
+"""Directories of programs, in the format of PATH."""
 _DEVICES: Final = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
 _SHARED: Final = ("/dev/ptmx", "/dev/pts", "/dev/shm")  # noqa: S108 - semaphores are there
 _WITH_NETWORK: Final = frozenset(
@@ -30,13 +30,13 @@ _WITH_NETWORK: Final = frozenset(
 
 
 def devices(*, confined: bool) -> tuple[str, ...]:
-    """What commands may read and write of ``/dev``; *confined* says whether a sandbox around us has its own."""
-    # Terminals and shared memory are other programs' as well, where no sandbox has its own.
+    """Return the devices that commands may read and write; *confined* is True in a sandbox with its own ``/dev``."""
+    # Outside a sandbox, terminals and shared memory are shared with other programs.
     return (*_DEVICES, *_SHARED) if confined else _DEVICES
 
 
 def variables(*, home: str, temporary: str, search: str = PROGRAMS, network: bool) -> dict[str, str]:
-    """The environment of a command: of ours only what it needs for the *network*, if it has one."""
+    """Return the environment of a command; of the server's own only what it needs for the *network*, if permitted."""
     given = {
         "PATH": search,
         "HOME": home,
@@ -52,12 +52,12 @@ def variables(*, home: str, temporary: str, search: str = PROGRAMS, network: boo
 
 
 def is_isolated() -> bool:
-    """Return True if there is no way to a network: only the loopback."""
+    """Return True if there is no network but the loopback."""
     return {name for _, name in socket.if_nameindex()} <= {"lo"}
 
 
 def descriptors(stack: ExitStack, paths: Iterable[str]) -> list[int]:
-    """Descriptors of those of *paths* that exist, for rules; *stack* closes them."""
+    """Return descriptors of those of *paths* that exist; *stack* closes them."""
     found = []
     for path in paths:
         with suppress(OSError):

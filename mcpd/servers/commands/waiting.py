@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What is done in a thread, and has to be waited for whoever gives it up meanwhile."""
+"""Calls in a thread that are always waited for, even on cancellation."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ T = TypeVar("T")
 
 
 async def to_its_end(function: Callable[..., T], *arguments: object) -> tuple[T, asyncio.CancelledError | None]:
-    """What *function* returns, called with *arguments* in a thread, however often this task is cancelled meanwhile.
+    """Return the result of *function*, called with *arguments* in a thread, even if this task is cancelled meanwhile.
 
-    The second is the last such error, which the caller raises as soon as it has let go of the first. Raises what
-    *function* does, or that error if there is one.
+    The second item is the last such error, which the caller has to raise after releasing the first. Raises the error of
+    *function*, or the cancellation if there is one.
     """
-    # No task, which the end of the loop would cancel.
+    # Not a task, which the end of the loop would cancel.
     future = asyncio.get_running_loop().run_in_executor(None, function, *arguments)
     cancelled: asyncio.CancelledError | None = None
     while not future.done():
