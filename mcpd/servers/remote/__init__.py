@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""``mcpd-remote``: a server that runs elsewhere, as a stdio program (``docs/remote.md``)."""
+"""``mcpd-remote``: makes a remote server available as a stdio program (``docs/remote.md``)."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""``python -m mcpd.servers.remote``: how mcpd starts it."""
+"""``python -m mcpd.servers.remote``: the command with which mcpd starts it."""
 
 import sys
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Transports where all messages share one connection: the answers are told apart by their ids."""
+"""Transports with a single connection for all messages: answers are assigned by their ids."""
 
 from __future__ import annotations
 
@@ -20,26 +20,26 @@ if TYPE_CHECKING:
 
 INVALID: Final = -32600
 LONGEST_DELAY: Final = 60.0
-"""Seconds between attempts to have a lost connection back."""
+"""Maximum delay in seconds between attempts to reconnect."""
 STEADY: Final = 30.0
-"""A connection that lasted shorter, in seconds, makes the next attempt wait longer."""
+"""Duration in seconds below which a connection makes the next attempt wait longer."""
 
 
 class Channel(Protocol):
-    """One open connection."""
+    """An open connection."""
 
     async def send(self, message: Message) -> None:
         """Send *message*. Raises :class:`Fault`."""
 
     def messages(self) -> AsyncIterator[bytes | str]:
-        """What comes, until the connection ends; raises :class:`Fault` for one that ends with a reason."""
+        """Yield the received messages until the connection ends; raises :class:`Fault` if it ends with an error."""
 
     async def close(self) -> None:
-        """End it."""
+        """Close the connection."""
 
 
 class Duplex(Lanes):
-    """Keeps one :class:`Channel`, and begins again as the client began when that is lost."""
+    """Maintains one :class:`Channel`; if it is lost, a new one is opened with the client's own ``initialize``."""
 
     def __init__(self, remote: Remote, out: Output) -> None:
         super().__init__(remote, out)
@@ -47,13 +47,13 @@ class Duplex(Lanes):
         self._opening = asyncio.Lock()
         self._waiting: dict[str, asyncio.Future[Message]] = {}
         self._drops = 0
-        """Connections in a row that did not last."""
+        """Number of consecutive short connections."""
         self._own: set[str] = set()
-        """Keys of the requests that the client did not send."""
+        """Keys of requests that this program has sent itself."""
 
     @abstractmethod
     async def connect(self) -> Channel:
-        """A new connection. Raises :class:`Fault`."""
+        """Return a new connection. Raises :class:`Fault`."""
 
     async def ask(self, message: Message) -> None:
         """See :class:`Lanes`."""
@@ -87,7 +87,7 @@ class Duplex(Lanes):
             answered.cancel()
 
     async def _open(self, *, greet: bool = True) -> Channel:
-        """The connection, made and greeted if there is none."""
+        """Return the connection, which is opened and initialized if there is none."""
         async with self._opening:
             if self._channel is not None:
                 return self._channel
@@ -156,10 +156,10 @@ class Duplex(Lanes):
         for answered in self._waiting.values():
             if not answered.done():
                 answered.set_exception(fault)
-                answered.exception()  # whoever waited may have been cancelled
+                answered.exception()  # the waiting request may have been cancelled
 
     async def _come_back(self) -> None:
-        """Connect again even if the client asks nothing: the server may have something to tell."""
+        """Reconnect even without a request of the client, as the server may have messages."""
         while self._channel is None:
             await asyncio.sleep(min(2.0 ** min(self._drops, 10), LONGEST_DELAY))
             self._drops += 1

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Requests to one origin, and what their failures are in words."""
+"""HTTP requests to one origin, and readable messages for their failures."""
 
 from __future__ import annotations
 
@@ -20,38 +20,38 @@ if TYPE_CHECKING:
     from mcpd.servers.remote.target import Remote
 
 CONNECT_TIMEOUT: Final = 30.0
-"""Seconds for a connection, and for each step of sending."""
+"""Seconds to connect, and for each step of sending."""
 ANSWER_TIMEOUT: Final = 7200.0
-"""Seconds without a byte after which a call is given up; its caller's limit is shorter."""
+"""Seconds without data after which a call is abandoned; its caller's limit is shorter."""
 SHORT_TIMEOUT: Final = 30.0
-"""Seconds for what has no answer to wait for."""
+"""Seconds for requests without an answer to wait for."""
 MAX_REDIRECTS: Final = 5
 EVENTS: Final = "text/event-stream"
 _REDIRECTS: Final = frozenset({301, 302, 303, 307, 308})
 _KEEP_METHOD: Final = frozenset({307, 308})
 
-# Its records name whole URLs, which may hold secrets.
+# It logs whole URLs, which may contain secrets.
 logging.getLogger("httpx2").setLevel(logging.WARNING)
 
 
 class Refused(Fault):
-    """An answer with an HTTP status that is no success."""
+    """An unsuccessful HTTP status."""
 
     def __init__(self, text: str, status: int, answer: Message | None = None) -> None:
         super().__init__(text)
         self.status = status
         self.answer = answer
-        """The JSON-RPC error in its body, if there is one."""
+        """The JSON-RPC error in the body, if there is one."""
 
 
 class Http:
-    """A client of one remote server. TLS is always verified; nothing leaves the server's origin."""
+    """HTTP client for one remote server. TLS is always verified; other origins are never contacted."""
 
     def __init__(self, remote: Remote) -> None:
         self._remote = remote
         self._client = httpx2.AsyncClient(
             verify=ssl.create_default_context(),
-            # What is not compressed cannot be larger than what came over the line.
+            # The size of an uncompressed answer is bounded by the bytes received.
             headers={"User-Agent": f"mcpd-remote/{__version__}", **remote.headers, "Accept-Encoding": "identity"},
             timeout=httpx2.Timeout(CONNECT_TIMEOUT, read=ANSWER_TIMEOUT),
             limits=httpx2.Limits(max_connections=None, max_keepalive_connections=20),
@@ -72,9 +72,9 @@ class Http:
         url: str = "",
         silence: float | None = ANSWER_TIMEOUT,
     ) -> AsyncIterator[httpx2.Response]:
-        """The answer to one request, its body not yet read; *silence* is how long, in seconds, no byte may come.
+        """Yield the response to a request, with its body unread; *silence* is the maximum time without data in seconds.
 
-        Raises :class:`Refused` for a status that is no success, and :class:`Fault`, also for what happens inside.
+        Raises :class:`Refused` for an unsuccessful status, and :class:`Fault`, also for errors within the context.
         """
         timeout = httpx2.Timeout(CONNECT_TIMEOUT, read=silence)
         try:
@@ -102,7 +102,7 @@ class Http:
             raise Fault(f"{self._remote.place} cannot be reached: {reason(error)}") from error
 
     async def body(self, response: httpx2.Response) -> bytes:
-        """All of the body. Raises :class:`Fault` for one that is too large."""
+        """Return the whole body. Raises :class:`Fault` if it is too large."""
         found = bytearray()
         async for chunk in response.aiter_raw():
             found += chunk
@@ -111,7 +111,7 @@ class Http:
         return bytes(found)
 
     def _redirected(self, response: httpx2.Response, method: str) -> httpx2.URL:
-        """Where a redirect leads to, if it stays with the same server: the headers are meant for nobody else."""
+        """Return the target of a redirect within the same server: the headers must not be sent to others."""
         here = response.request.url
         try:
             there = here.join(response.headers.get("Location", ""))
@@ -146,7 +146,7 @@ class Http:
 
 
 def refusal(remote: Remote, status: int) -> str:
-    """What it means that *remote* answers with the HTTP *status*, and what to do."""
+    """Return the message for an unsuccessful HTTP *status* of *remote*, with advice."""
     if status in {401, 403, 407}:
         given = "refuses the credentials" if remote.headers else "wants credentials"
         return f"{remote.place} {given} (HTTP {status}): {remote.how_to_set()}"
@@ -158,6 +158,6 @@ def refusal(remote: Remote, status: int) -> str:
 
 
 def reason(error: BaseException) -> str:
-    """Why a connection failed, in one line without URLs."""
+    """Return the reason for a failed connection on one line, without URLs."""
     text = " ".join(str(error).split()) or type(error).__name__
     return text[:300]

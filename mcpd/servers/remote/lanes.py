@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What all transports have in common: one task for each message, in order where order matters."""
+"""The common part of all transports: a task for each message, in order where order matters."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from mcpd.servers.remote.target import Remote
 
 MAX_CALLS: Final = 1000
-"""Messages of the client that are under way at once."""
+"""Maximum number of the client's messages in progress."""
 
 log = logging.getLogger("mcpd-remote")
 
@@ -25,8 +25,8 @@ log = logging.getLogger("mcpd-remote")
 class Lanes(ABC):
     """Carries the client's messages to the remote server, and the answers to *out*.
 
-    ``initialize`` and ``notifications/initialized`` are carried out before what comes after them is begun; all else
-    goes side by side. A request that cannot be answered gets an error.
+    ``initialize`` and ``notifications/initialized`` are completed before later messages are started; all others are
+    concurrent. A request that cannot be answered gets an error.
     """
 
     def __init__(self, remote: Remote, out: Output) -> None:
@@ -35,15 +35,15 @@ class Lanes(ABC):
         self.greeting: Message | None = None
         """The client's last ``initialize``."""
         self.greeted = False
-        """Whether the server has answered one."""
+        """True if the server has answered one."""
         self._tasks: set[asyncio.Task[None]] = set()
-        """One for each message under way."""
+        """One task for each message in progress."""
         self._background: set[asyncio.Task[None]] = set()
         self._requests: dict[str, tuple[Message, asyncio.Task[None]]] = {}
         self._gate: asyncio.Task[None] | None = None
 
     async def take(self, message: Message) -> None:
-        """Begin to carry *message*; returns before that is done."""
+        """Start to carry *message*, without waiting for the end."""
         method = message.method
         if len(self._tasks) >= MAX_CALLS and method != "notifications/cancelled":
             if message.is_request:
@@ -62,12 +62,12 @@ class Lanes(ABC):
             self._begin(self._tell, message, gate=method == "notifications/initialized")
 
     async def settled(self) -> None:
-        """Wait until everything taken so far is done."""
+        """Wait until all messages so far have been carried."""
         if self._tasks:
             await asyncio.wait(set(self._tasks))
 
     async def close(self) -> None:
-        """Give up what is under way and end the session."""
+        """Abandon the messages in progress and end the session."""
         under_way = self._tasks | self._background
         for task in under_way:
             task.cancel()
@@ -76,11 +76,11 @@ class Lanes(ABC):
         await self.end()
 
     def spawn(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
-        """Run *work* beside the messages, until it is done or :meth:`close` comes."""
+        """Run *work* concurrently, until it is done or :meth:`close` is called."""
         return _start(work, self._background)
 
     def running(self, identity: object) -> tuple[Message, asyncio.Task[None]] | None:
-        """The client's request *identity* and what carries it, while it is under way."""
+        """Return the client's in-flight request *identity* with its task, or None."""
         return self._requests.get(key_of(identity))
 
     @abstractmethod
@@ -96,7 +96,7 @@ class Lanes(ABC):
         """End the session with the server."""
 
     async def cancel(self, message: Message) -> None:
-        """Carry the cancellation *message*, and wait no longer for the answer to what it names."""
+        """Carry the cancellation *message*, and abandon the request that it names."""
         await self.tell(message)
         found = self.running(message.params.get("requestId"))
         if found is not None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""JSON-RPC messages as they travel: looked into, never rewritten."""
+"""JSON-RPC messages, which are parsed but never rewritten."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 MAX_MESSAGE: Final = 64 * 1024 * 1024
-"""Bytes of one message, either way."""
+"""Maximum size of one message in bytes, in both directions."""
 INTERNAL: Final = -32603
-"""JSON-RPC code: the remote server, or the way there, does not work."""
+"""JSON-RPC code for a failure of the remote server or of the connection."""
 TIMED_OUT: Final = -32000
 TOO_MANY: Final = -32005
 PROTOCOL_VERSION: Final = "io.modelcontextprotocol/protocolVersion"
-"""Member of ``_meta`` by which a request says that it is of 2026-07-28 or later."""
+"""Member of ``_meta`` that shows that a request is of revision 2026-07-28 or later."""
 
 
 class Fault(Exception):
-    """Why a request gets an error instead of its answer: the code, and a text for people that holds no secret."""
+    """The reason for an error response: its code, and a message for people without secrets."""
 
     def __init__(self, text: str, code: int = INTERNAL) -> None:
         super().__init__(text)
@@ -28,21 +28,21 @@ class Fault(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One message."""
+    """A JSON-RPC message."""
 
     raw: bytes = field(repr=False)
-    """As it came, on one line."""
+    """The message as received, on one line."""
     data: dict[str, Any] = field(repr=False)
 
     @property
     def method(self) -> str:
-        """Empty for a response."""
+        """The method; empty for a response."""
         method = self.data.get("method")
         return method if isinstance(method, str) else ""
 
     @property
     def is_request(self) -> bool:
-        """True if it wants an answer."""
+        """True if it expects an answer."""
         return "id" in self.data and bool(self.method)
 
     @property
@@ -52,30 +52,30 @@ class Message:
 
     @property
     def key(self) -> str:
-        """Its id, such that 1, ``"1"`` and 1.0 are different ones."""
+        """Its id in a form in which 1, ``"1"`` and 1.0 differ."""
         return key_of(self.data.get("id"))
 
     @property
     def params(self) -> dict[str, Any]:
-        """Its parameters; empty if they are no object."""
+        """Its parameters; empty if they are not an object."""
         params = self.data.get("params")
         return params if isinstance(params, dict) else {}
 
     @property
     def revision(self) -> str:
-        """The revision that a message of the era without a handshake names; empty for any other."""
+        """The revision in a message of the modern era; empty for others."""
         meta = self.params.get("_meta")
         named = meta.get(PROTOCOL_VERSION) if isinstance(meta, dict) else None
         return named if isinstance(named, str) else ""
 
 
 def key_of(identity: object) -> str:
-    """*identity* as a key of dictionaries."""
+    """Return *identity* as a key for dictionaries."""
     return json.dumps(identity)
 
 
 def parse(raw: bytes | str) -> list[Message]:
-    """The message in *raw*, or those of a batch. Raises :class:`ValueError` for anything else."""
+    """Return the message in *raw*, or those of a batch. Raises :class:`ValueError` if it is invalid."""
     try:
         data = json.loads(raw, parse_constant=_no_constant)
         if isinstance(data, list):
@@ -83,23 +83,23 @@ def parse(raw: bytes | str) -> list[Message]:
     except RecursionError:
         raise ValueError("nested too deeply") from None
     text = raw.encode("utf-8", "surrogatepass") if isinstance(raw, str) else raw
-    # Only white space between tokens can be a line's end in JSON.
+    # In JSON, line breaks can only be white space between tokens.
     return [Message(text.replace(b"\r", b" ").replace(b"\n", b" ").strip(), _checked(data))]
 
 
 def dump(data: object) -> bytes:
-    """*data* as one line of JSON, without its newline."""
+    """Return *data* as JSON on one line, without newline."""
     return json.dumps(data, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "surrogatepass")
 
 
 def made(**members: object) -> Message:
-    """A message of our own."""
+    """Return a message with *members*."""
     data: dict[str, Any] = {"jsonrpc": "2.0", **members}
     return Message(dump(data), data)
 
 
 def error(identity: object, code: int, text: str) -> bytes:
-    """An error as the answer to the request *identity*."""
+    """Return an error response to the request *identity*."""
     return dump({"jsonrpc": "2.0", "id": identity, "error": {"code": code, "message": text}})
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The headers that a request of 2026-07-28 repeats its body in, for what stands between and does not read bodies."""
+"""HTTP headers of revision 2026-07-28 that repeat parts of a request, for intermediaries that do not parse bodies."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ _MAX_TOOLS: Final = 10_000
 
 
 class ParameterHeaders:
-    """Which arguments of which tools have a header, as far as ``tools/list`` was seen."""
+    """The arguments of tools that have a header, as known from ``tools/list``."""
 
     def __init__(self) -> None:
         self._tools: dict[str, dict[tuple[str, ...], str]] = {}
 
     def learn(self, result: object) -> None:
-        """Remember the tools of the *result* of ``tools/list``."""
+        """Store the tools in *result*, of ``tools/list``."""
         tools = result.get("tools") if isinstance(result, dict) else None
         for tool in tools if isinstance(tools, list) else []:
             if isinstance(tool, dict) and isinstance(tool.get("name"), str) and len(self._tools) < _MAX_TOOLS:
                 self._tools[tool["name"]] = dict(_annotated(tool.get("inputSchema")))
 
     def of(self, message: Message) -> dict[str, str]:
-        """All headers of the request *message* that come from its body."""
+        """Return all headers of the request *message* that come from its body."""
         params = message.params
         headers = {"Mcp-Protocol-Version": message.revision, "Mcp-Method": encoded(message.method)}
         name = params.get(_NAMED_BY.get(message.method, ""))
@@ -48,14 +48,14 @@ class ParameterHeaders:
 
 
 def encoded(text: str) -> str:
-    """*text* as the value of a header: in Base64 with its marks if it could not travel as it is."""
+    """Return *text* as the value of a header, in marked Base64 if it cannot be sent unchanged."""
     if _PLAIN.fullmatch(text):
         return text
     return f"=?base64?{base64.b64encode(text.encode('utf-8', 'replace')).decode()}?="
 
 
 def _annotated(schema: object) -> Iterator[tuple[tuple[str, ...], str]]:
-    """The properties with a header, by their path, which leads through ``properties`` only."""
+    """Yield the path, only through ``properties``, and the header of each property that has one."""
     pending: list[tuple[tuple[str, ...], object]] = [((), schema)]
     while pending:
         path, node = pending.pop()

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The program ``mcpd-remote``: a stdio server that is a remote server's other end.
+"""The program ``mcpd-remote``: a stdio server that forwards to a remote server.
 
 It reads the private manifest that every server finds in its working directory, and carries JSON-RPC messages between
-its client and the remote server without changing them.
+its client and the remote server unchanged.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 MANIFEST: Final = "manifest.json"
 LAST_ANSWERS: Final = 10.0
-"""Seconds that requests get to be answered after the end of stdin, unless SIGTERM comes."""
+"""Seconds for pending answers after the end of stdin, unless SIGTERM is received."""
 PARSE_ERROR: Final = -32700
 INVALID_REQUEST: Final = -32600
 
@@ -39,7 +39,7 @@ log = logging.getLogger("mcpd-remote")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run until the end of stdin or SIGTERM; the exit status."""
+    """Serve until the end of stdin or SIGTERM; return the exit status."""
     arguments = _parser().parse_args(argv)
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="mcpd-remote: %(message)s")
     try:
@@ -48,7 +48,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except McpdError as fault:
         print(f"mcpd-remote: {fault.message}", file=sys.stderr)  # noqa: T201 - a usage message
         return fault.exit_code
-    # A thread may be held up by a stdout that nobody reads.
+    # A thread may be blocked by a stdout that nobody reads.
     os._exit(0)
 
 
@@ -73,7 +73,7 @@ def _remote(fd: int | None) -> Remote:
 
 
 async def _serve(remote: Remote) -> None:
-    from mcpd.servers.remote.stdio import Input, Output  # with the transport, after the manifest is read
+    from mcpd.servers.remote.stdio import Input, Output  # like the transport, imported only after reading the manifest
 
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -96,7 +96,7 @@ async def _serve(remote: Remote) -> None:
 
 
 def _lanes(remote: Remote, output: Output) -> Lanes:
-    """What carries messages to *remote*; only the libraries of that transport are imported."""
+    """Return the transport to *remote*; only its own libraries are imported."""
     if remote.type is TransportType.STREAMABLE_HTTP:
         from mcpd.servers.remote.streamable import StreamableHttp
 
@@ -111,7 +111,7 @@ def _lanes(remote: Remote, output: Output) -> Lanes:
 
 
 async def _feed(lanes: Lanes, client: Input, output: Output) -> None:
-    """Take the client's messages until there are no more."""
+    """Carry the client's messages until the end of stdin."""
     async for line in client.lines():
         if not isinstance(line, bytes):
             await output.write(error(None, INVALID_REQUEST, f"a line over {MAX_MESSAGE} bytes was not read"))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""HTTP+SSE, the transport of 2024-11-05: a stream of events, whose first names where to POST."""
+"""HTTP+SSE, the transport of 2024-11-05: a stream of events, the first of which has the URL to POST to."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
     from mcpd.servers.remote.target import Remote
 
 ENDPOINT_TIMEOUT: Final = 30.0
-"""Seconds until the first event has to be there."""
+"""Seconds until the first event is required."""
 
 log = logging.getLogger("mcpd-remote")
 
 
 class Sse(Duplex):
-    """Streams of events, one after the other."""
+    """HTTP+SSE with consecutive streams of events."""
 
     def __init__(self, remote: Remote, out: Output) -> None:
         super().__init__(remote, out)
@@ -55,7 +55,7 @@ class Sse(Duplex):
 
 
 class SseChannel:
-    """One stream of events."""
+    """A stream of events."""
 
     def __init__(self, remote: Remote, http: Http) -> None:
         self._remote = remote
@@ -66,8 +66,8 @@ class SseChannel:
         self._endpoint = ""
 
     async def open(self) -> None:
-        """Open the stream and await the endpoint. Raises :class:`Fault`."""
-        # The exits of the stream's contexts have to be in the task of their entries.
+        """Open the stream and wait for the endpoint. Raises :class:`Fault`."""
+        # Contexts have to be exited in the task in which they were entered.
         self._following = asyncio.create_task(self._follow())
         named = asyncio.create_task(self._ways.get())
         try:
@@ -118,7 +118,7 @@ class SseChannel:
         await self._lines.put(end)
 
     def _checked(self, text: str) -> str:
-        """The endpoint *text* as a URL. Raises :class:`Fault` for one of another server: the headers go there."""
+        """Return the endpoint *text* as a URL. Raises :class:`Fault` for another server: it would get the headers."""
         here = httpx2.URL(self._remote.url)
         try:
             there = here.join(text)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The client's side: lines from stdin, lines to stdout, of whatever kind the two are."""
+"""The client's side: lines from stdin and to stdout, which may be files of any type."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ _CHUNK: Final = 256 * 1024
 
 
 class TooLong(Exception):
-    """Stands for a line over :data:`~mcpd.servers.remote.messages.MAX_MESSAGE`, which was skipped."""
+    """Marker for a line over :data:`~mcpd.servers.remote.messages.MAX_MESSAGE` that was skipped."""
 
 
 class Input:
-    """The lines of a descriptor, read by a thread: files and terminals cannot be waited for otherwise."""
+    """The lines of a descriptor, read by a thread, as files and terminals cannot be polled."""
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
@@ -31,7 +31,7 @@ class Input:
         threading.Thread(target=self._read, name="stdin", daemon=True).start()
 
     async def lines(self) -> AsyncIterator[bytes | TooLong]:
-        """Each line without its end, until there are no more."""
+        """Yield each line without newline, until the end."""
         while (line := await self._lines.get()) is not None:
             yield line
 
@@ -59,22 +59,22 @@ class Input:
                     buffer, skipping = bytearray(), True
 
     def _hand(self, line: bytes | TooLong | None) -> None:
-        """Wait until there is room: who sends faster than the remote server takes has to wait, too."""
-        with contextlib.suppress(RuntimeError, asyncio.CancelledError):  # of a program that is ending
+        """Wait until the queue has room, so that a client is slowed down to the speed of the remote server."""
+        with contextlib.suppress(RuntimeError, asyncio.CancelledError):  # when the program ends
             asyncio.run_coroutine_threadsafe(self._lines.put(line), self._loop).result()
 
 
 class Output:
-    """Whole lines to a descriptor, in the order of :meth:`write`."""
+    """Writes whole lines to a descriptor, in the order of :meth:`write`."""
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
         self._turn = asyncio.Lock()
         self.gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        """Done when nobody reads any more."""
+        """Done when the reader has gone."""
 
     async def write(self, line: bytes) -> None:
-        """Write *line* and a newline; waits for a client that is slow."""
+        """Write *line* and a newline; waits for a slow client."""
         async with self._turn:
             if self.gone.done():
                 return

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Streamable HTTP: one POST for each message, of the revisions with a handshake and of those without one."""
+"""Streamable HTTP: one POST for each message, in both eras."""
 
 from __future__ import annotations
 
@@ -22,24 +22,24 @@ if TYPE_CHECKING:
     from mcpd.servers.remote.target import Remote
 
     Hear: TypeAlias = Callable[[Message], Awaitable[bool]]
-    """Takes a message of the server; whether it was the answer waited for."""
+    """Handles a message of the server; returns True if it was the expected answer."""
 
 BOTH: Final = {"Content-Type": "application/json", "Accept": f"application/json, {EVENTS}"}
 HEADER_MISMATCH: Final = -32020
 RESUMPTIONS: Final = 5
-"""Failures in a row to take up an interrupted answer again."""
+"""Maximum number of consecutive failures to resume an interrupted answer."""
 SHORTEST_DELAY: Final = 0.2
 LONGEST_DELAY: Final = 60.0
-"""Seconds between attempts to have the stream back."""
+"""Maximum delay in seconds between attempts to reopen the stream."""
 QUIET_STREAM: Final = 300.0
-"""Seconds without a byte after which the stream is opened anew: the connection may be dead."""
+"""Seconds without data after which the stream is reopened, as the connection may be dead."""
 DELETE_TIMEOUT: Final = 2.0
 MAX_PAGES: Final = 50
 _SESSION: Final = re.compile(r"[\x21-\x7e]{1,1024}")
 
 
 class StreamableHttp(Lanes):
-    """A session over Streamable HTTP, made anew where the server has lost it."""
+    """A session over Streamable HTTP, renewed if the server has lost it."""
 
     def __init__(self, remote: Remote, out: Output) -> None:
         super().__init__(remote, out)
@@ -62,7 +62,7 @@ class StreamableHttp(Lanes):
             except Refused as refused:
                 if again and await self._mend(message, refused, session):
                     continue
-                # Only we know which key to set.
+                # Only this program knows which key to set.
                 if refused.answer is None or refused.status == 401:
                     raise
                 await self.out.write(dump({**refused.answer.data, "id": message.data["id"]}))
@@ -79,7 +79,7 @@ class StreamableHttp(Lanes):
             self._listen()
 
     async def cancel(self, message: Message) -> None:
-        """See :class:`Lanes`; with 2026-07-28 the end of the connection is the cancellation."""
+        """See :class:`Lanes`; in revision 2026-07-28 closing the connection cancels the request."""
         found = self.running(message.params.get("requestId"))
         if found is not None and found[0].revision:
             found[1].cancel()
@@ -127,7 +127,7 @@ class StreamableHttp(Lanes):
             raise Fault(f"{self.remote.place} answers another request than it was asked")
 
     async def _hear_events(self, response: httpx2.Response, hear: Hear, place: _Place) -> bool:
-        """Return True if the answer was among the events; a stream that breaks off has ended."""
+        """Return True if the answer was among the events; an interrupted stream counts as ended."""
         try:
             async for event in httpx2.EventSource(response, max_event_size=MAX_MESSAGE):
                 place.note(event)
@@ -146,7 +146,7 @@ class StreamableHttp(Lanes):
         return False
 
     async def _resume(self, message: Message, hear: Hear, place: _Place) -> None:
-        """Wait for the rest of the events of a request whose stream has ended before its answer."""
+        """Wait for the remaining events of a request whose stream has ended before its answer."""
         failures = 0
         while place.last and not message.revision:
             await asyncio.sleep(place.delay(failures))
@@ -167,7 +167,7 @@ class StreamableHttp(Lanes):
             await self.out.write(heard.raw)
             return False
         if heard.data.get("id") is None and "error" in heard.data:
-            # An error of a server that did not come as far as the id.
+            # The error of a server that could not parse the id.
             await self.out.write(dump({**heard.data, "id": asked.data["id"]}))
             return True
         if heard.key != asked.key:
@@ -178,7 +178,7 @@ class StreamableHttp(Lanes):
         return True
 
     async def _pass_on_only(self, heard: Message) -> bool:
-        """Messages that the server sends by itself; answers are not among them."""
+        """Pass on messages that the server sends on its own; there are no answers among them."""
         if not heard.is_response:
             await self.out.write(heard.raw)
         return False
@@ -214,7 +214,7 @@ class StreamableHttp(Lanes):
         return True
 
     async def _renew(self, greeting: Message, lost: str) -> None:
-        """Begin a new session instead of *lost*, as the client began that one."""
+        """Start a new session instead of *lost*, with the client's own *greeting*."""
         async with self._renewing:
             if self._session != lost:
                 return
@@ -234,13 +234,13 @@ class StreamableHttp(Lanes):
                 await self._post(greeting, hear)
                 await self._post(made(method="notifications/initialized"), self._pass_on_only)
             except BaseException:
-                # So that the next request finds out, too, and tries again.
+                # The next request then fails, too, and tries again.
                 self._session, self._revision = lost, revision
                 raise
             self._listen()
 
     async def _list_tools(self, message: Message) -> bool:
-        """Find out which headers the tools want, with the credentials of the call *message*."""
+        """Request the headers of the tools, with the credentials of the call *message*."""
         cursor: object = None
         meta = {key: value for key, value in message.params["_meta"].items() if key != "progressToken"}
         for _ in range(MAX_PAGES):
@@ -278,7 +278,7 @@ class StreamableHttp(Lanes):
                     failures = 0
                     await self._hear_events(response, self._pass_on_only, place)
             except Refused as refused:
-                # Not offered, or the session is gone, which the next request will find out.
+                # Not supported, or the session has ended, which the next request will notice.
                 if refused.status < 500 and refused.status not in {408, 425, 429}:
                     log.debug("no stream of the server's own messages: %s", refused.text)
                     return
@@ -290,20 +290,20 @@ class StreamableHttp(Lanes):
 
 
 class _Place:
-    """How far the events of a stream were heard."""
+    """The position in a stream of events."""
 
     def __init__(self) -> None:
         self.last = ""
         self._retry: float | None = None
 
     def note(self, event: httpx2.ServerSentEvent) -> None:
-        """One more event."""
+        """Store the position after another event."""
         if event.id and event.id.isprintable() and event.id.isascii():
             self.last = event.id[:1024]
         if event.retry is not None:
             self._retry = event.retry / 1000
 
     def delay(self, failures: int) -> float:
-        """Seconds until the next attempt, after so many *failures* in a row."""
+        """Return the seconds until the next attempt, after that many consecutive *failures*."""
         wanted = self._retry if self._retry is not None else 1.0
         return float(min(max(wanted, SHORTEST_DELAY) * 2 ** min(failures, 10), LONGEST_DELAY))

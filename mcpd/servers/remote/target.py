@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Where the remote server is, and what goes with every request: read from the private manifest."""
+"""Address, headers and keys of the remote server, from the private manifest."""
 
 from __future__ import annotations
 
@@ -26,26 +26,26 @@ _OURS: Final = frozenset(
         "last-event-id", "mcp-session-id", "te", "trailer", "transfer-encoding", "upgrade",
     }
 )  # fmt: skip
-"""Headers that the transport sets itself, or that would break its framing."""
+"""Headers that the transport itself sets, or that would break its framing."""
 
 
 @dataclass(frozen=True, slots=True)
 class Remote:
-    """One remote server."""
+    """A remote server."""
 
     id: str
     type: TransportType
     url: str = field(repr=False)
     headers: Mapping[str, str] = field(repr=False)
     place: str
-    """The URL for messages, without what may be secret."""
+    """The URL for messages, without possible secrets."""
     keys: tuple[str, ...]
-    """The configuration keys that credentials come from; empty if the manifest has none."""
+    """The configuration keys of credentials; empty if the manifest has none."""
     secret: frozenset[str] = frozenset()
     """Those of :attr:`keys` that are set as secrets."""
 
     def how_to_set(self) -> str:
-        """What to do when the server wants other credentials."""
+        """Return the advice for missing or refused credentials."""
         if not self.keys:
             return (
                 "give them to it as a header, by a configurable property with the target 'header' or under 'headers' of"
@@ -56,10 +56,10 @@ class Remote:
 
 
 def read(data: bytes, origin: str) -> Remote:
-    """The remote server of the manifest *data*, read from *origin*.
+    """Return the remote server in the manifest *data*, read from *origin*.
 
     Raises :class:`~mcpd.errors.InvalidManifest`, :class:`~mcpd.errors.InvalidConfig` and
-    :class:`~mcpd.errors.ConfigMissing`; none of them quotes a value.
+    :class:`~mcpd.errors.ConfigMissing`; the messages contain no values.
     """
     manifest = Manifest.parse(load_json(data, origin), origin)
     transport = manifest.remote
@@ -106,7 +106,7 @@ def _url(manifest: Manifest, kind: TransportType, text: str, values: Mapping[str
 def _headers(
     manifest: Manifest, transport: Transport, values: Mapping[str, JsonValue]
 ) -> tuple[dict[str, str], list[str]]:
-    """The headers, and the configuration keys that they come from, set or not."""
+    """Return the headers, and the configuration keys in them, whether set or not."""
     templates = transport.header_texts()
     used = [key for text in templates.values() for key in placeholders(text)]
     headers = {name: filled[0] for name, text in templates.items() if (filled := expand(text, values))}

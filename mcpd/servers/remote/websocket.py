@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 
 
 class _Connect(connect):
-    """Follows no redirect: all headers would go along."""
+    """A connection that follows no redirects, as these would get all headers."""
 
     def process_redirect(self, exc: Exception) -> Exception:
         return exc
 
 
 class WebSocket(Duplex):
-    """WebSocket connections, one after the other."""
+    """WebSocket transport with consecutive connections."""
 
     async def connect(self) -> WebSocketChannel:
         """See :class:`Duplex`."""
@@ -57,7 +57,7 @@ class WebSocket(Duplex):
 
 
 class WebSocketChannel:
-    """One connection."""
+    """A WebSocket connection."""
 
     def __init__(self, remote: Remote, connection: ClientConnection) -> None:
         self._remote = remote
