@@ -49,7 +49,7 @@ class Resources:
     """The resources of one service."""
 
     def __init__(self, service: Orchestration, tools: Tools, revisions: Sequence[str]) -> None:
-        """*revisions* are the supported revisions of MCP."""
+        """Serve *service* and *tools*; *revisions* are the supported revisions of MCP."""
         self._service, self._tools, self._revisions = service, tools, revisions
 
     def listing(self) -> list[dict[str, Any]]:

@@ -96,11 +96,11 @@ class Handlers:
         self._calls = SerialCalls()
 
     async def list_tools(self, _ctx: sdk.Context, _params: types.PaginatedRequestParams | None) -> Any:
-        """``tools/list``."""
+        """Handle ``tools/list``."""
         return sdk.complete({"tools": self._tools.offered})
 
     async def call_tool(self, _ctx: sdk.Context, params: types.CallToolRequestParams) -> Any:
-        """``tools/call``: an error is a result, not an error of the protocol."""
+        """Handle ``tools/call``: an error is a result, not an error of the protocol."""
         if not self._tools.has(params.name):
             raise InvalidArgument(f"Unknown tool: {printable(params.name)}")
         arguments = params.arguments or {}
@@ -116,15 +116,15 @@ class Handlers:
         return {"content": content, "isError": True, "_meta": {sdk.ERROR_META: found}, "resultType": "complete"}
 
     async def list_resources(self, _ctx: sdk.Context, _params: types.PaginatedRequestParams | None) -> Any:
-        """``resources/list``."""
+        """Handle ``resources/list``."""
         return sdk.complete({"resources": self._resources.listing()})
 
     async def list_resource_templates(self, _ctx: sdk.Context, _params: types.PaginatedRequestParams | None) -> Any:
-        """``resources/templates/list``."""
+        """Handle ``resources/templates/list``."""
         return sdk.complete({"resourceTemplates": self._resources.templates()})
 
     async def read_resource(self, _ctx: sdk.Context, params: types.ReadResourceRequestParams) -> Any:
-        """``resources/read``."""
+        """Handle ``resources/read``."""
         uri = str(params.uri)
         try:
             return sdk.complete(await self._calls.run(lambda: self._resources.read(uri)))
@@ -133,15 +133,15 @@ class Handlers:
             raise
 
     async def list_prompts(self, _ctx: sdk.Context, _params: types.PaginatedRequestParams | None) -> Any:
-        """``prompts/list``: none yet, but the capability is part of the server's interface."""
+        """Handle ``prompts/list``: none yet, but the capability is part of the server's interface."""
         return sdk.complete({"prompts": []})
 
     async def get_prompt(self, _ctx: sdk.Context, params: types.GetPromptRequestParams) -> Any:
-        """``prompts/get``."""
+        """Handle ``prompts/get``."""
         raise InvalidArgument(f"unknown prompt: {printable(params.name)}")
 
     async def complete(self, _ctx: sdk.Context, params: types.CompleteRequestParams) -> Any:
-        """``completion/complete``: values of arguments of resource templates."""
+        """Handle ``completion/complete``: values of arguments of resource templates."""
         argument, context = params.argument, params.context
         known = dict(context.arguments or {}) if context is not None else {}
         template = str(getattr(params.ref, "uri", ""))
