@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""openat2(2): the kernel resolves a path below a directory and refuses to leave it, whoever renames what meanwhile.
+"""openat2(2): the kernel resolves a path below a directory and never leaves it, even with concurrent renames.
 
-What is mounted below the directory belongs to it: a home on the network, or what a sandbox binds there.
+Anything mounted below the directory belongs to it: a network file system, or what a sandbox binds there.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import struct
 from typing import Final
 
 _OPENAT2: Final = 437
-"""The same number on every architecture that Debian has."""
+"""The number is the same on all architectures of Debian."""
 _NO_MAGICLINKS: Final = 0x02
 _NO_SYMLINKS: Final = 0x04
 _BENEATH: Final = 0x08
@@ -23,17 +23,17 @@ _LIBC: Final = ctypes.CDLL(None, use_errno=True)
 
 
 def open_beneath(directory: int, path: str, flags: int, *, mode: int = 0, links: bool = True) -> int:
-    """A descriptor of *path*, relative to and below the descriptor *directory*; close-on-exec.
+    """Return a descriptor of *path*, relative to and below the descriptor *directory*; close-on-exec.
 
-    Symlinks are followed as far as they stay below it; without *links* none is. Raises OSError: EXDEV for what leads
-    out, ELOOP for a symlink without *links*, EINVAL for a path with a NUL, where the kernel would see its end.
+    Symlinks are followed if they stay below it; without *links* none are. Raises OSError: EXDEV for a path that leads
+    out, ELOOP for a symlink without *links*, EINVAL for a path with NUL, where the kernel would end it.
     """
     if "\0" in path:
         raise OSError(errno.EINVAL, os.strerror(errno.EINVAL), path)
     resolve = _BENEATH | _NO_MAGICLINKS | (0 if links else _NO_SYMLINKS)
     how = struct.pack("=QQQ", flags | os.O_CLOEXEC, mode, resolve)
     name = ctypes.c_char_p(os.fsencode(path))
-    # The kernel gives up where somebody renames something on the way, lest it be led out.
+    # The kernel fails with EAGAIN if a concurrent rename could lead out.
     for _ in range(_ATTEMPTS):
         made = _LIBC.syscall(
             ctypes.c_long(_OPENAT2),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Tells clients that resources have changed: in the handshake era those that subscribed, later those that listen."""
+"""Notifications about changed resources: in the handshake era to subscribers, later to listening clients."""
 
 from __future__ import annotations
 
@@ -22,29 +22,29 @@ if TYPE_CHECKING:
     Context = ServerRequestContext[Any, Any]
 
 MOST_SUBSCRIPTIONS: Final = 4096
-"""Of a client of the handshake era."""
+"""Maximum number of subscriptions of a client of the handshake era."""
 LONGEST: Final = 4096
-"""Characters of a URI."""
+"""Maximum length of a URI in characters."""
 PATIENCE: Final = 5.0
-"""Seconds that who subscribes waits for the first look at what there is."""
+"""Seconds that a subscriber waits for the first scan."""
 _GREETINGS: Final = frozenset({"initialize", "server/discover", "ping"})
 _LISTENER: Final = "org.mcpd/changes"
 
 
 class Changes:
-    """What :func:`~mcpd.servers.sdk.make_server` is given by a server whose resources change while it runs."""
+    """Parameter of :func:`~mcpd.servers.sdk.make_server` for a server whose resources change while it runs."""
 
     def __init__(self) -> None:
         self._bus = InMemorySubscriptionBus()
         self._listeners: set[_Listener] = set()
         self._listen = ListenHandler(self._bus)
         self.ready = asyncio.Event()
-        """To be set when changes are noticed from then on: whoever subscribes is to hear of all that come after."""
+        """To be set when changes are noticed from then on, as subscribers must be notified of all later ones."""
         self.wanted = asyncio.Event()
-        """Is set once a client subscribes or listens, or was answered anything but who the server is."""
+        """Set after the first subscription, listening client, or response other than the greeting."""
 
     async def publish(self, uris: Iterable[str], *, listing: bool = False) -> None:
-        """Say that the resources *uris* have changed, and with *listing* that there are others than before."""
+        """Notify clients that the resources *uris* have changed, and with *listing* that the list has."""
         changed = list(uris)
         for listener in list(self._listeners):
             listener.take(changed, listing=listing)
@@ -54,12 +54,12 @@ class Changes:
             await self._bus.publish(ResourceUpdated(uri))
 
     async def listen(self, ctx: Context, params: types.SubscriptionsListenRequestParams) -> Any:
-        """``subscriptions/listen``, from revision 2026-07-28 on."""
+        """Handle ``subscriptions/listen``, from revision 2026-07-28 on."""
         await self._until_ready()
         return await self._listen(ctx, params)
 
     async def subscribe(self, ctx: Context, params: types.SubscribeRequestParams) -> types.EmptyResult:
-        """``resources/subscribe``. Raises :class:`~mcpd.errors.LimitExceeded`."""
+        """Handle ``resources/subscribe``. Raises :class:`~mcpd.errors.LimitExceeded`."""
         if len(params.uri) > LONGEST:
             raise LimitExceeded(f"a URI of {len(params.uri)} characters is none of a resource; {LONGEST} are the most")
         uris = self._listener(ctx).uris
@@ -70,12 +70,12 @@ class Changes:
         return types.EmptyResult()
 
     async def unsubscribe(self, ctx: Context, params: types.UnsubscribeRequestParams) -> types.EmptyResult:
-        """``resources/unsubscribe``."""
+        """Handle ``resources/unsubscribe``."""
         self._listener(ctx).uris.discard(params.uri)
         return types.EmptyResult()
 
     async def notice(self, ctx: Context, call_next: Callable[[Any], Awaitable[Any]]) -> Any:
-        """A middleware that sees the first answer, and clients of the handshake era, which hear of lists unasked."""
+        """Detect the first response, and clients of the handshake era, which are sent list changes; a middleware."""
         result = await call_next(ctx)
         if ctx.request_id is not None and ctx.method not in _GREETINGS:
             self.wanted.set()
@@ -101,7 +101,7 @@ class Changes:
 
 
 class _Listener:
-    """A client of the handshake era. One that reads slowly holds up nobody, and hears of each change once."""
+    """A client of the handshake era. A slow one delays no others, and is notified only once of repeated changes."""
 
     def __init__(self, there: Any) -> None:
         self.uris: set[str] = set()
@@ -112,13 +112,13 @@ class _Listener:
         self._task = asyncio.create_task(self._send())
 
     def take(self, changed: Iterable[str], *, listing: bool) -> None:
-        """Note what it is to hear."""
+        """Queue the notifications for this client."""
         self._listing |= listing
         self._changed |= dict.fromkeys(uri for uri in changed if uri in self.uris)
         self._news.set()
 
     async def close(self) -> None:
-        """It has gone."""
+        """Stop sending, as the client has gone."""
         self._task.cancel()
         await asyncio.wait([self._task])
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Arguments held against the schema of their tool before anything runs, however large they are.
+"""Validation of arguments by the schema of their tool, with bounded cost for arguments of any size.
 
-The first fault ends it, sizes are looked at before what is in something, and no message is made of megabytes.
+The first fault ends it, sizes are checked before contents, and messages quote only the beginning of a value.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
 MANY: Final = 2000
-"""Values that are looked at while the others wait."""
+"""Maximum number of values that are processed in the event loop."""
 MUCH: Final = 256 * 1024
-"""Characters, or bytes, of the same."""
+"""Maximum number of characters, or bytes, that are processed in the event loop."""
 _FIRST: Final = ("type", "maxItems", "maxLength", "additionalProperties", "required")
 _SHOWN: Final = 200
 
@@ -34,23 +34,23 @@ _Arguments_co = TypeVar("_Arguments_co", bound=BaseModel, covariant=True)
 
 
 class Tool(Protocol[_Arguments_co]):
-    """What is known of a tool here."""
+    """The attributes of a tool that are used here."""
 
     @property
     def name(self) -> str:
-        """Its name."""
+        """The name."""
 
     @property
     def arguments(self) -> type[_Arguments_co]:
-        """The model of its arguments."""
+        """The model of the arguments."""
 
     @property
     def validator(self) -> Draft202012Validator:
-        """What holds arguments against its schema."""
+        """The validator of arguments against the schema."""
 
 
 def checked(tool: Tool[_Arguments_co], arguments: Mapping[str, Any]) -> _Arguments_co:
-    """*arguments* of *tool*. What is null is as good as left out. Raises :class:`~mcpd.errors.InvalidArgument`."""
+    """Return the valid *arguments* of *tool*; null counts as missing. Raises :class:`~mcpd.errors.InvalidArgument`."""
     given = {name: value for name, value in arguments.items() if value is not None}
     fault = next(tool.validator.iter_errors(given), None)
     if fault is not None:
@@ -65,12 +65,12 @@ def checked(tool: Tool[_Arguments_co], arguments: Mapping[str, Any]) -> _Argumen
 
 
 def size_of(value: object) -> int:
-    """About how many bytes *value*, JSON or a model of it, takes in memory."""
+    """Return the approximate size in memory of *value*, JSON or a model of it, in bytes."""
     return sum(map(sys.getsizeof, _leaves(value)))
 
 
 def is_large(value: object) -> bool:
-    """Return True if *value*, JSON or a model of it, takes so long to go through that it is left to a thread."""
+    """Return True if *value*, JSON or a model of it, is so large that it should be processed in a thread."""
     size = 0
     for number, each in enumerate(_leaves(value)):
         size += len(each) if isinstance(each, str | bytes) else 0
@@ -80,7 +80,7 @@ def is_large(value: object) -> bool:
 
 
 def _leaves(value: object) -> Iterator[object]:
-    """*value* and all there is in it, containers and keys, too."""
+    """Yield *value* and everything in it, including containers and keys."""
     levels = [iter((value,))]
     while levels:
         for each in levels[-1]:
@@ -108,13 +108,13 @@ def _both(mapping: dict[Any, object]) -> Iterator[object]:
 
 
 def validator_of(schema: dict[str, Any]) -> Draft202012Validator:
-    """What holds arguments against *schema*."""
+    """Return a validator for *schema*."""
     made: Draft202012Validator = _Brief(_sizes_first(schema))
     return made
 
 
 def _sizes_first(part: Any) -> Any:
-    """The same schema; jsonschema takes its keywords in their order."""
+    """Return the schema with size limits first, as jsonschema evaluates keywords in order."""
     if isinstance(part, list):
         return [_sizes_first(each) for each in part]
     if not isinstance(part, dict):
@@ -154,14 +154,14 @@ _Brief: Final = _extend(
         "additionalProperties": _nothing_else,
     },
 )
-"""Says what its parent does, but for messages, which have all of the value there."""
+"""Validates like its parent, but messages do not contain the whole value."""
 
 
 # ------------------------------------------------------------------------------------------------------- messages
 
 
 def _message(fault: JsonSchemaError) -> str:
-    """What *fault* says, without most of the value, which may be megabytes long."""
+    """Return the message for *fault*, with only the beginning of the value, which may have megabytes."""
     schema, instance = fault.schema, fault.instance
     rule, wanted = fault.validator, fault.validator_value
     if isinstance(schema, dict) and isinstance(instance, dict):
@@ -179,7 +179,7 @@ def _message(fault: JsonSchemaError) -> str:
 
 
 def _beginning(value: object) -> str:
-    """The first of *value* as JSON."""
+    """Return the beginning of *value* as JSON."""
     if isinstance(value, str):
         return json.dumps(value[:_SHOWN])
     return "".join(islice(json.JSONEncoder().iterencode(value), _SHOWN))

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Unified diffs from the ranges that are known to have changed.
+"""Unified diffs from known changed ranges.
 
-To look for what two whole files have in common may take minutes; here the time is that of reading both once.
+Finding the common parts of two whole files may take minutes; here the time is that of reading both once.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
 CONTEXT: Final = 3
-"""Lines that are shown before and after each change."""
+"""Number of context lines before and after each change."""
 _FINE: Final = 200
-"""Lines of a change, in the old and in the new text, in which what stayed is looked for."""
+"""Maximum number of lines of a change, in either text, within which unchanged lines are searched for."""
 _BUDGET: Final = 400_000
-"""What all such changes of a diff may have in lines of the old text times lines of the new one."""
+"""Maximum sum, over these changes of a diff, of the old lines multiplied by the new lines."""
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """Characters from *start* to *end* of the old text have become those from *new_start* to *new_end* of the new."""
+    """A change of the characters from *start* to *end* in the old text to *new_start* to *new_end* in the new one."""
 
     start: int
     end: int
@@ -37,15 +37,15 @@ class Diff:
 
     text: str
     added: int
-    """Lines, also of what was cut off."""
+    """Number of added lines, including those cut off."""
     removed: int
     truncated: bool
-    """True if :attr:`text` was cut off, behind a line."""
+    """True if :attr:`text` was cut off after a line."""
 
 
 def compose(first: Sequence[Change], second: Sequence[Change]) -> list[Change]:
-    """The changes from A to C where *first* leads from A to B and *second* from B to C; all are sorted and disjoint."""
-    # Each as a range of B, and by how much it makes A, or C, longer than B.
+    """Return the changes from A to C, given *first*, from A to B, and *second*, from B to C, sorted and disjoint."""
+    # Each as a range of B, with the number of characters by which A, or C, is longer than B.
     ranges = sorted(
         [(c.new_start, c.new_end, (c.end - c.start) - (c.new_end - c.new_start), 0) for c in first]
         + [(c.start, c.end, 0, (c.new_end - c.new_start) - (c.end - c.start)) for c in second]
@@ -68,10 +68,10 @@ def compose(first: Sequence[Change], second: Sequence[Change]) -> list[Change]:
 def unified(
     old: str, new: str, changes: Iterable[Change], path: str, *, most: int, check: Callable[[], None] = lambda: None
 ) -> Diff:
-    """The diff that makes *new*, where *changes*, sorted and disjoint, were made, from *old*, the file *path*.
+    """Return the diff of the file *path* from *old* to *new*, given the *changes* between them, sorted and disjoint.
 
-    *most* is how many characters of it are given; *check* is called again and again, and may raise. Lines end with
-    U+000A and nothing else, as they do for git and patch. Without a change there is no diff.
+    *most* is its maximum length in characters; *check* is called regularly, and may raise. Lines end with U+000A only,
+    as for git and patch. Without changes the diff is empty.
     """
     writer = _Writer(old, new, most)
     refine = _Refiner(old, new)
@@ -89,10 +89,10 @@ def unified(
 
 
 def _blocks(old: str, new: str, changes: Iterable[Change]) -> Iterator[Change]:
-    """*changes* in whole lines."""
+    """Yield *changes* extended to whole lines."""
     ends = _LineEnds(old)
     start = new_start = end = new_end = 0
-    behind = -1  # Where the lines end that are begun; what comes before is in the same block.
+    behind = -1  # End of the current lines; changes before it belong to the same block.
     for change in changes:
         is_begun = behind >= 0
         if not (is_begun and (change.start < behind or (change.start == behind and not _begins(old, behind)))):
@@ -112,14 +112,14 @@ def _begins(text: str, position: int) -> bool:
 
 
 class _LineEnds:
-    """Where lines end, without looking at a long line again and again."""
+    """Positions of line ends, cached so that long lines are not searched repeatedly."""
 
     def __init__(self, text: str) -> None:
         self._text = text
         self._from = self._to = -1
 
     def after(self, position: int) -> int:
-        """Where the line ends that *position* is in."""
+        """Return the end of the line that contains *position*."""
         if not self._from <= position < self._to:
             self._from, self._to = position, _line_end(self._text, position, len(self._text))
         return self._to
@@ -130,7 +130,7 @@ def _line_end(text: str, position: int, most: int) -> int:
 
 
 class _Refiner:
-    """Finds what has stayed within a change."""
+    """Finds unchanged lines within a change."""
 
     def __init__(self, old: str, new: str) -> None:
         self._old = old
@@ -138,7 +138,7 @@ class _Refiner:
         self._budget = _BUDGET
 
     def __call__(self, block: Change) -> Iterator[Change]:
-        """The changes within *block*, in whole lines; none if there is none."""
+        """Yield the changes within *block*, in whole lines; none if there are none."""
         block = self._trimmed(block)
         removed = _at_most(self._old, block.start, block.end)
         added = _at_most(self._new, block.new_start, block.new_end)
@@ -154,7 +154,7 @@ class _Refiner:
                 yield Change(old_at[i1], old_at[i2], new_at[j1], new_at[j2])
 
     def _trimmed(self, block: Change) -> Change:
-        """*block* without the lines at its beginning and its end that are the same in both."""
+        """Return *block* without equal lines at its beginning and end."""
         old, new = self._old, self._new
         start, end, new_start, new_end = block.start, block.end, block.new_start, block.new_end
         while start < end and new_start < new_end:
@@ -172,7 +172,7 @@ class _Refiner:
 
 
 def _at_most(text: str, start: int, end: int) -> list[str] | None:
-    """The lines from *start* to *end*; None if they are too many to be compared."""
+    """Return the lines from *start* to *end*, or None if they are too many to compare."""
     lines: list[str] = []
     for line in _lines(text, start, end):
         if len(lines) == _FINE:
@@ -196,7 +196,7 @@ def _offsets(lines: Sequence[str], start: int) -> list[int]:
 
 
 def _lines_within(text: str, start: int, end: int, most: int) -> int | None:
-    """How many lines there are from *start* to *end*; None if more than *most*."""
+    """Return the number of lines from *start* to *end*, or None if more than *most*."""
     for count in range(most + 1):
         if start >= end:
             return count
@@ -206,7 +206,7 @@ def _lines_within(text: str, start: int, end: int, most: int) -> int | None:
 
 @dataclass(slots=True)
 class _Writer:
-    """Writes hunks, one after the other."""
+    """Writes consecutive hunks."""
 
     old: str
     new: str
@@ -217,10 +217,10 @@ class _Writer:
     is_full: bool = False
     _counted: int = 0
     _line: int = 1
-    """The line of the old text that begins at :attr:`_counted`."""
+    """Number of the line of the old text that begins at :attr:`_counted`."""
 
     def hunk(self, pieces: Sequence[Change], path: str) -> None:
-        """Write the changes *pieces*, which lie close to each other."""
+        """Write the changes *pieces*, which are close together, as a hunk."""
         start = self._before(pieces[0].start)
         end = pieces[-1].end
         for _ in range(CONTEXT):
@@ -248,7 +248,7 @@ class _Writer:
             self.parts.append(text)
 
     def _before(self, position: int) -> int:
-        """Where the context begins of a change at *position*."""
+        """Return the start of the context of a change at *position*."""
         for _ in range(CONTEXT):
             if position:
                 position = self.old.rfind("\n", 0, position - 1) + 1
@@ -264,7 +264,7 @@ class _Writer:
 
 
 def _count(text: str, start: int, end: int) -> int:
-    """How many lines there are from *start* to *end*."""
+    """Return the number of lines from *start* to *end*."""
     return text.count("\n", start, end) + (start < end and text[end - 1] != "\n")
 
 
@@ -274,14 +274,14 @@ def _marked(mark: str, text: str, start: int, end: int) -> Iterator[str]:
 
 
 def _range(line: int, count: int) -> str:
-    """Lines as a hunk's header names them: none are those behind the line before."""
+    """Return a range in the form of a hunk's header; an empty one has the number of the preceding line."""
     if count == 1:
         return str(line)
     return f"{line if count else line - 1},{count}"
 
 
 def _name(side: str, path: str) -> str:
-    """The name of a file as git writes it: quoted if it must be, and with a tab behind it if blanks could end it."""
+    """Return a file name in git's form: quoted if necessary, and followed by a tab if it contains blanks."""
     name = f"{side}/{path}"
     if any(c in '"\\' or not c.isprintable() for c in name):
         data = name.encode(errors="surrogateescape")

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The end of a client's requests is not the end of the answers: those that are under way are waited for.
+"""After the end of a client's requests, wait for the answers to those in progress.
 
-So a program with its requests in a file answers all of them.
+So a program with its requests in a file gets all answers.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
     from types import TracebackType
 
 LAST_ANSWERS: Final = 10.0
-"""Seconds that answers may come after the last request."""
+"""Maximum time in seconds for answers after the last request."""
 _UNANSWERED: Final = "subscriptions/listen"
-"""It is answered when the client ends it, which is gone."""
+"""Answered only when the client ends it, which has gone."""
 
 
 class _Stream(Protocol):
-    """What the SDK reads from, or writes to."""
+    """A stream that the SDK reads from, or writes to."""
 
     last_context: Any
 
@@ -34,14 +34,14 @@ class _Stream(Protocol):
 
 
 class Pending:
-    """The requests that are under way."""
+    """The in-flight requests."""
 
     def __init__(self) -> None:
         self._ids: set[str | int] = set()
         self._answered = asyncio.Event()
 
     def came(self, message: object) -> None:
-        """Note what *message* of the client means for them."""
+        """Update the requests for *message*, received from the client."""
         method, identity = getattr(message, "method", None), getattr(message, "id", None)
         if method == "notifications/cancelled":
             params = getattr(message, "params", None)
@@ -50,12 +50,12 @@ class Pending:
             self._ids.add(identity)
 
     def went(self, message: object) -> None:
-        """Note that *message* was sent; an answer has no method."""
+        """Update the requests for *message*, sent to the client; an answer has no method."""
         if getattr(message, "method", None) is None:
             self._done(getattr(message, "id", None))
 
     async def answered(self) -> None:
-        """Wait until there are none, for :data:`LAST_ANSWERS` at most."""
+        """Wait until there are none, for at most :data:`LAST_ANSWERS` seconds."""
         with suppress(TimeoutError):
             async with asyncio.timeout(LAST_ANSWERS):
                 while self._ids:
@@ -69,14 +69,14 @@ class Pending:
 
 
 class _Wrapped:
-    """A stream of the SDK, *inner*, that is watched for what is *pending*."""
+    """A stream of the SDK, *inner*, whose messages update *pending*."""
 
     def __init__(self, inner: Any, pending: Pending) -> None:
         self._inner: _Stream = inner
         self._pending = pending
 
     async def aclose(self) -> None:
-        """Close it."""
+        """Close the stream."""
         await self._inner.aclose()
 
     async def __aenter__(self) -> Any:
@@ -89,15 +89,15 @@ class _Wrapped:
 
 
 class Incoming(_Wrapped):
-    """What the client sends; its end comes after the answers."""
+    """The client's messages; the stream ends after the answers to them."""
 
     @property
     def last_context(self) -> Any:
-        """The context of whoever has sent what was received last."""
+        """The sender's context of the last received message."""
         return self._inner.last_context
 
     async def receive(self) -> Any:
-        """The next message, or what could not be read as one. Raises :class:`anyio.EndOfStream`."""
+        """Return the next message, or the error of one that could not be parsed. Raises :class:`anyio.EndOfStream`."""
         try:
             found = await self._inner.receive()
         except anyio.EndOfStream:
@@ -117,7 +117,7 @@ class Incoming(_Wrapped):
 
 
 class Outgoing(_Wrapped):
-    """What the client is sent."""
+    """The messages to the client."""
 
     async def send(self, item: Any) -> None:
         """Send *item*."""

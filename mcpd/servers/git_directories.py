@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The names by which git recognizes its directories, also on file systems that do not tell all names apart."""
+"""The names by which git recognizes its directories, including variants that some file systems treat as equal."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def folded(name: str) -> str:
 
 
 def is_dot_git(name: str) -> bool:
-    """Return whether *name* is ``.git`` on some file system."""
+    """Return True if *name* is ``.git`` on some file system."""
     return folded(name) in _DOT_GIT
 
 
@@ -31,9 +31,9 @@ def git_part(name: str) -> str | None:
 
 
 def is_git_directory(has: Callable[[str], bool]) -> bool:
-    """Return whether git takes a directory that *has* certain names for a git directory (gitrepository-layout(5)).
+    """Return True if git would accept a directory as a git directory (gitrepository-layout(5)); *has* checks for names.
 
-    With ``commondir``, objects and refs are where that file says. The contents of the parts do not count, as they may
-    change.
+    With ``commondir``, objects and refs are where that file says. The contents of the parts are not checked, as they
+    may change.
     """
     return has("HEAD") and (has("commondir") or (has("objects") and has("refs")))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Directories as people give them."""
+"""Directories given by users."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 
 
 def expanded(paths: Sequence[str], home: Path) -> tuple[Path, ...]:
-    """*paths* with ``~`` filled in.
+    """Return *paths* with ``~`` expanded.
 
-    Raises :class:`~mcpd.errors.InvalidConfig` for one that is not absolute then, or holds ``..``: behind a symlink that
-    is not the directory that it looks like.
+    Raises :class:`~mcpd.errors.InvalidConfig` for one that is then not absolute, or contains ``..``: after a symlink
+    that does not lead to the directory that it seems to.
     """
     found = []
     for path in paths:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""JSON Schemas as clients take them, from pydantic models: without references, titles and values that may be null."""
+"""JSON Schemas for clients, from pydantic models: without references, titles and nullable values."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ _REFERENCE: Final = "#/$defs/"
 
 
 def schema_of(model: type[BaseModel], mode: Literal["validation", "serialization"]) -> dict[str, Any]:
-    """The schema of *model*, which does not contain itself.
+    """Return the schema of *model*, which must not be recursive.
 
-    Some clients' models know neither ``$ref`` nor a type that is one of several; what may be left out is left out
-    instead of being null.
+    Some clients' models support neither ``$ref`` nor alternative types; so optional members are omitted instead of
+    being null.
     """
     schema = model.model_json_schema(mode=mode)
     found: dict[str, Any] = _plain(schema, schema.get("$defs", {}))

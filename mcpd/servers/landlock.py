@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What a thread, and all that it starts, may reach for good: landlock(7), which no race can get around.
+"""Permanent confinement of a thread and its descendants with landlock(7), without race conditions.
 
-Standard library only, and quick to import: the workers of scripts use it, too.
+Standard library only, and fast to import, as the workers of scripts use it, too.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from mcpd.servers import tree
 _CREATE_RULESET: Final = 444
 _ADD_RULE: Final = 445
 _RESTRICT_SELF: Final = 446
-"""The same numbers on every architecture."""
+"""The numbers are the same on all architectures."""
 
 _PATH_BENEATH: Final = 1
 _EXECUTE: Final = 1 << 0
@@ -31,7 +31,7 @@ _IOCTL_DEV: Final = 1 << 15
 _READ: Final = _EXECUTE | _READ_FILE | _READ_DIR
 _OF_A_FILE: Final = _EXECUTE | _WRITE_FILE | _READ_FILE | _TRUNCATE | _IOCTL_DEV
 _RIGHTS: Final = {1: 13, 2: 14, 3: 15, 4: 15, 5: 16}
-"""How many rights to files each version knows; later ones know as many as version 5."""
+"""Number of file rights in each version; later ones have as many as version 5."""
 _TCP: Final = 1 << 0 | 1 << 1
 _SCOPE_ABSTRACT_SOCKET: Final = 1 << 0
 _SCOPE_SIGNAL: Final = 1 << 1
@@ -41,33 +41,33 @@ _LIBC: Final = ctypes.CDLL(None, use_errno=True)
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """What stays allowed. As far as the kernel knows them, all of :attr:`files`, :attr:`tcp` and :attr:`signals`."""
+    """The permitted access. :attr:`files`, :attr:`tcp` and :attr:`signals` apply as far as the kernel supports them."""
 
     readable: tuple[int, ...] = ()
-    """Descriptors of what may be read and executed, with all below."""
+    """Descriptors of directories, with everything below, and files that may be read and executed."""
     writable: tuple[int, ...] = ()
-    """Of what may be changed, too."""
+    """Descriptors of those that may be changed, too."""
     files: bool = False
-    """True if nothing but those may be opened."""
+    """True to deny opening any other files."""
     tcp: bool = False
-    """True if no TCP port may be connected or listened to (version 4)."""
+    """True to deny connecting to and listening on TCP ports (version 4)."""
     signals: bool = False
-    """True if signals reach only what is under the same rules (version 6)."""
+    """True to deny signals to processes outside the same rules (version 6)."""
     sockets: bool = False
-    """True if abstract unix sockets are reached only of what is under the same rules (version 6)."""
+    """True to deny abstract unix sockets of processes outside the same rules (version 6)."""
 
 
 def version() -> int:
-    """Which version of Landlock this kernel has; 0 or less for none."""
+    """Return the version of Landlock in this kernel; 0 or less if there is none."""
     return int(_LIBC.syscall(ctypes.c_long(_CREATE_RULESET), None, ctypes.c_size_t(0), ctypes.c_uint(1)))
 
 
 def restrict(rules: Rules) -> None:
-    """Hold this thread, and what it starts from now on, to *rules*. Raises OSError if the kernel has no Landlock."""
+    """Apply *rules* to this thread and its future descendants. Raises OSError if the kernel has no Landlock."""
     known = version()
     if known < 1:
         raise OSError(errno.EOPNOTSUPP, "this kernel has no Landlock")
-    # Links and moves to other directories need the right from every domain, also from one without rules for files.
+    # Links and moves between directories require the right in every domain, even in one without rules for files.
     handled = (1 << _RIGHTS.get(known, 16)) - 1 if rules.files else _REFER if known >= 2 else 0
     net = _TCP if rules.tcp and known >= 4 else 0
     scoped = (_SCOPE_SIGNAL * rules.signals | _SCOPE_ABSTRACT_SOCKET * rules.sockets) if known >= 6 else 0
@@ -91,7 +91,7 @@ def restrict(rules: Rules) -> None:
 
 
 def _add(made: int, fd: int, rights: int) -> None:
-    """Allow *rights* to what *fd* is; a file has fewer of them than a directory."""
+    """Allow *rights* on *fd*; for a file, only those that apply to files."""
     allowed = rights if _is_directory(fd) else rights & _OF_A_FILE
     beneath = struct.pack("=Qi", allowed, fd)
     _call(_ADD_RULE, made, _PATH_BENEATH, ctypes.create_string_buffer(beneath, len(beneath)), 0)

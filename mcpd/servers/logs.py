@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The log on stderr, which nobody has to read: a thread writes it, so that a full pipe holds up nothing else."""
+"""Logging to stderr by a thread, so that a full pipe that nobody reads blocks nothing else."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ import threading
 from typing import Final
 
 MOST_LINES: Final = 10_000
-"""That wait to be written; what comes then is left out, and counted."""
+"""Maximum number of queued lines; further ones are dropped and counted."""
 PATIENCE: Final = 2.0
-"""Seconds that the last lines may take."""
+"""Time limit in seconds for writing the last lines."""
 _STDERR: Final = 2
 
 
 class Log(logging.handlers.QueueHandler):
-    """A handler that never waits.
+    """A log handler that never blocks.
 
-    What it takes is written to the descriptor *fd* of *program* by a thread of its own.
+    A thread writes the lines to the descriptor *fd* of *program*.
     """
 
     def __init__(self, program: str, fd: int = _STDERR, most: int = MOST_LINES) -> None:
@@ -33,14 +33,14 @@ class Log(logging.handlers.QueueHandler):
         self._thread.start()
 
     def enqueue(self, record: logging.LogRecord) -> None:
-        """Have *record* written, or counted if there is no room."""
+        """Queue *record*, or count it if the queue is full."""
         try:
             self._lines.put_nowait(record)
         except queue.Full:
             self._left_out += 1
 
     def end(self, seconds: float = PATIENCE) -> bool:
-        """Write what waits, for *seconds* at most; whether all was written."""
+        """Write the queued lines, for at most *seconds*; return True if all were written."""
         try:
             self._lines.put(None, timeout=seconds)
         except queue.Full:
@@ -51,7 +51,7 @@ class Log(logging.handlers.QueueHandler):
     def _write_all(self) -> None:
         while (record := self._lines.get()) is not None:
             self._write(str(record.msg))
-            # Between two lines: whoever counts meanwhile is counted the next time.
+            # A line that is counted between these statements is reported the next time.
             count, self._left_out = self._left_out, 0
             if count:
                 self._write(f"{self._program}: {count} lines are left out, as they came faster than they were read")
@@ -62,4 +62,4 @@ class Log(logging.handlers.QueueHandler):
             while data:
                 data = data[os.write(self._fd, data) :]
         except OSError:
-            """Nobody reads any more; there is nobody else to tell."""
+            """Nobody reads stderr, so this error cannot be reported."""

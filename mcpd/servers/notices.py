@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What a request says while it is under way, to whoever asked for it: progress, and messages of the log."""
+"""Notifications of a running request to its client: progress, and log messages."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ if TYPE_CHECKING:
     Context = ServerRequestContext[Any, Any]
 
 LEVELS: Final = get_args(types.LoggingLevel)
-"""Of messages, the least first."""
+"""Levels of messages, from the lowest."""
 SILENCE: Final = 5.0
-"""Seconds without progress after which a request reports that it still runs; clients give up on silent ones."""
+"""Seconds without progress after which a request is reported as still running; clients abandon silent ones."""
 _STEP: Final = 1e-6
-"""What such a report adds, as progress has to grow: less than any request does itself."""
+"""Increment of such a report, as progress has to increase: smaller than that of any request."""
 _Notice = TypeVar("_Notice")
 
 
 class _Notices(Generic[_Notice]):
-    """Sends what is put in, in a task of its own; of what comes faster than it is taken, the newest *keep*."""
+    """Sends notices in a task of its own; if the client is slower, the newest *keep* are kept."""
 
     def __init__(self, ctx: Context, keep: int) -> None:
         self._ctx = ctx
@@ -42,7 +42,7 @@ class _Notices(Generic[_Notice]):
         if self._task is None:
             return
         if kind is None:
-            # What was reported last comes before the result.
+            # The last report precedes the result.
             self._ended = True
             self._news.set()
             await self._task
@@ -65,7 +65,7 @@ class _Notices(Generic[_Notice]):
                 await self._send(self._waiting.popleft())
 
     async def _wait(self) -> None:
-        """Return when there is something to send, or at the end."""
+        """Wait until there is something to send, or the end."""
         await self._news.wait()
 
     async def _send(self, notice: _Notice) -> None:
@@ -73,10 +73,10 @@ class _Notices(Generic[_Notice]):
 
 
 class Progress(_Notices[tuple[float, float | None, str]]):
-    """Sends what the request of *ctx* reports; of what comes faster than it is taken, the newest *keep*.
+    """Sends the progress of the request of *ctx*; if the client is slower, the newest *keep* reports are kept.
 
-    A request that reports nothing for :data:`SILENCE` seconds is said to be still running. ``async with`` it, which
-    gives what to call with the progress, the total and a message; None if nobody asked for it, or it is not *wanted*.
+    A request that reports nothing for :data:`SILENCE` seconds is reported as still running. ``async with`` yields the
+    function to call with the progress, the total and a message, or None if progress is not requested or not *wanted*.
     """
 
     def __init__(self, ctx: Context, keep: int = 1, *, wanted: bool = True) -> None:
@@ -111,17 +111,17 @@ class Progress(_Notices[tuple[float, float | None, str]]):
 
     async def _send(self, notice: tuple[float, float | None, str]) -> None:
         progress, total, message = notice
-        # What was sent while nothing was reported must not keep back what is reported then.
+        # Increments sent without reports must not suppress later reports.
         self._sent = max(progress, self._sent + _STEP, math.nextafter(self._sent, math.inf))
         await self._ctx.session.report_progress(self._sent, total, message or None)
 
 
 class Messages(_Notices[types.LoggingMessageNotificationParams]):
-    """Sends messages of the log on behalf of the request of *ctx*, the same way.
+    """Sends log messages for the request of *ctx*, in the same way.
 
-    ``async with`` it, which gives what to call with the level, the name of a logger and the data, which is JSON; None
-    if the client has not asked for messages. It asks in the handshake era with ``logging/setLevel``, of which *levels*
-    knows, and from revision 2026-07-28 on in ``_meta`` of each request.
+    ``async with`` yields the function to call with the level, the name of a logger and the data, which is JSON, or None
+    if the client has not requested messages. It does so in the handshake era with ``logging/setLevel``, stored in
+    *levels*, and from revision 2026-07-28 on in ``_meta`` of each request.
     """
 
     def __init__(self, ctx: Context, levels: Levels, keep: int) -> None:
@@ -145,15 +145,15 @@ class Messages(_Notices[types.LoggingMessageNotificationParams]):
 
 
 class Levels:
-    """From which level on each client wants messages of the log."""
+    """The minimum level of log messages for each client."""
 
     async def set(self, ctx: Context, params: types.SetLevelRequestParams) -> types.EmptyResult:
-        """``logging/setLevel``, of the handshake era."""
+        """Handle ``logging/setLevel`` of the handshake era."""
         connection(ctx).state[_LEVEL] = params.level
         return types.EmptyResult()
 
     def of(self, ctx: Context) -> types.LoggingLevel | None:
-        """From which level on the request of *ctx* is to send messages; None for none at all."""
+        """Return the minimum level of messages for the request of *ctx*, or None for no messages."""
         if ctx.protocol_version in HANDSHAKE_PROTOCOL_VERSIONS:
             level = connection(ctx).state.get(_LEVEL)
         else:
@@ -166,5 +166,5 @@ _LEVEL: Final = "org.mcpd/logLevel"
 
 
 def connection(ctx: Context) -> Any:
-    """The SDK's ``Connection`` that the request of *ctx* came by; its ``state`` and ``exit_stack`` are the server's."""
+    """Return the SDK's ``Connection`` of the request of *ctx*, whose ``state`` and ``exit_stack`` servers may use."""
     return ctx.session._connection  # noqa: SLF001 -- a request's context has no other way to it

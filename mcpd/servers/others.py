@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Calls of other servers' tools: through the bridge, if that was permitted."""
+"""Calls of other servers' tools through the bridge, if permitted."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ if TYPE_CHECKING:
 SOCKET: Final = "MCPD_SOCKET"
 TOKEN: Final = "MCPD_SOCKET_TOKEN"  # noqa: S105 -- the name of a variable
 HOPS: Final = "org.mcpd/hops"
-"""In ``_meta`` of a request: how many servers it came through."""
+"""Key in ``_meta`` of a request for the number of servers it came through."""
 REVISION: Final = "2026-07-28"
 MOST: Final = 32 * 1024 * 1024
-"""Bytes of an answer."""
+"""Maximum size of an answer in bytes."""
 _TOO_LARGE: Final = f"the answer has more than {MOST} bytes"
 _MOST_PAGES: Final = 20
-"""Pages of a list that are read."""
+"""Maximum number of pages of a list that are read."""
 _MOST_SAID: Final = 2000
-"""Characters of what a server says of a failure."""
+"""Maximum length of a server's message about a failure, in characters."""
 _IN_THE_MAP: Final = '"permissions" of its entry in the mcps map'
 
 
 class Others:
-    """Calls tools for the server *server_id*, whose *environ* says how to; a call may take *seconds*."""
+    """Calls tools for the server *server_id*, with the socket and token in *environ*; a call may take *seconds*."""
 
     def __init__(
         self,
@@ -48,9 +48,9 @@ class Others:
         grant: str = _IN_THE_MAP,
         bridge: Path | None = None,
     ) -> None:
-        """*grant* says where the server is granted what it lacks.
+        """Name *grant* in errors as the place where permissions are granted.
 
-        *bridge* is the socket of the user's bridge, for a server that mcpd has not started: it calls as the user then.
+        *bridge* is the socket of the user's bridge, for a server not started by mcpd, which then calls as the user.
         """
         self._server_id = server_id
         self._seconds = seconds
@@ -60,10 +60,10 @@ class Others:
         self._bridge = "" if bridge is None else str(bridge)
 
     async def __call__(self, server: str, tool: str, arguments: dict[str, Any], hops: int) -> dict[str, Any]:
-        """The result of *tool* of *server*, for a request that came through *hops* servers.
+        """Return the result of *tool* of *server*, for a request that came through *hops* servers.
 
         Raises :class:`~mcpd.errors.NotAuthorized` without the permission, :class:`~mcpd.errors.TimedOut`,
-        :class:`~mcpd.errors.ServiceUnavailable` and, for whatever the tool could not do, McpdError.
+        :class:`~mcpd.errors.ServiceUnavailable` and McpdError for a failure of the tool.
         """
         where = f"tool {tool} of server {server}"
         result = await self._asked(where, server, "tools/call", {"name": tool, "arguments": arguments}, hops)
@@ -89,7 +89,7 @@ class Others:
         return names
 
     async def _asked(self, where: str, server: str, method: str, params: dict[str, Any], hops: int) -> dict[str, Any]:
-        """Return the result of a request; *where* is what messages call it."""
+        """Return the result of a request; messages call it *where*."""
         if not (self._socket and self._token) and not self._bridge:
             raise NotAuthorized(
                 f"server {self._server_id} may not call {server}: grant it the permission mcp:{server}, in"
@@ -116,7 +116,7 @@ class Others:
         return json.dumps(message).encode()
 
     async def _post(self, server: str, method: str, name: str | None, body: bytes) -> dict[str, Any]:
-        import httpx2  # few servers call others
+        import httpx2  # rarely needed
 
         socket = self._socket
         headers = {
@@ -131,11 +131,11 @@ class Others:
             headers["Authorization"] = f"Bearer {self._token}"
         else:
             socket = self._bridge
-        # Of its own it would read the system's certificates for each call, and there is no TLS here.
+        # By default it would load the system's certificates for each call, but there is no TLS here.
         transport = httpx2.AsyncHTTPTransport(uds=socket, verify=ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT))
         url = f"http://localhost/mcp/{quote(server, safe='')}"
         try:
-            # Of httpx, the time is that for each part of the answer.
+            # The timeout of httpx is for each part of the answer.
             async with (
                 asyncio.timeout(self._seconds),
                 httpx2.AsyncClient(transport=transport, timeout=None, trust_env=False) as http,
@@ -152,7 +152,7 @@ class Others:
 
 
 async def _answer(response: httpx2.Response) -> dict[str, Any]:
-    """The JSON-RPC response that *response* is, or that comes last on the stream of events that it is."""
+    """Return the JSON-RPC response in *response*: its body, or the last one in its stream of events."""
     events = response.headers.get("content-type", "").startswith("text/event-stream")
     data = await (_last_event(response) if events else _body(response))
     origin = f"the answer of the bridge (HTTP {response.status_code})"
@@ -172,7 +172,7 @@ async def _body(response: httpx2.Response) -> bytes:
 
 
 async def _last_event(response: httpx2.Response) -> str:
-    import httpx2  # few servers call others
+    import httpx2  # rarely needed
 
     data = "null"
     try:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Lists in pages (T4.5): a cursor is good for the list that it was given for, also in another process."""
+"""Lists in pages: a cursor is valid for the list for which it was created, even in another process."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 PAGE: Final = 100
-"""Items of a page."""
+"""Default number of items in a page."""
 _MARK: Final = 12
-"""Bytes of a cursor that tell one list from others."""
+"""Bytes of a cursor that identify its list."""
 _PLACE: Final = 4
 
 
@@ -24,7 +24,7 @@ _Item = TypeVar("_Item")
 
 
 class Pages(Generic[_Item]):
-    """The list of *items*, which are JSON and of *kind*, in pages of *size*."""
+    """The list of *items*, JSON values of the given *kind*, in pages of *size*."""
 
     def __init__(self, kind: str, items: Sequence[_Item], size: int = PAGE) -> None:
         self._kind = kind
@@ -34,9 +34,9 @@ class Pages(Generic[_Item]):
         self._mark = hashlib.sha256(text.encode()).digest()[:_MARK]
 
     def page(self, cursor: str | None) -> tuple[list[_Item], str | None]:
-        """The page that begins at *cursor*, and the cursor of the rest, if there is any.
+        """Return the page at *cursor*, and the cursor of the next one, or None at the end.
 
-        Raises :class:`~mcpd.errors.InvalidArgument` for a cursor that was not given for this list.
+        Raises :class:`~mcpd.errors.InvalidArgument` for a cursor of a different list.
         """
         start = 0 if cursor is None else _place(cursor, self._mark)
         if cursor is not None and not 0 < start < len(self._items):
@@ -52,7 +52,7 @@ class Pages(Generic[_Item]):
 
 
 def _place(cursor: str, mark: bytes) -> int:
-    """Where *cursor* points to in the list of *mark*; 0 for none that was given for it."""
+    """Return the index in *cursor* for the list of *mark*, or 0 if it belongs to another list."""
     try:
         data = base64.b64decode(cursor, altchars=b"-_", validate=True)
     except ValueError:

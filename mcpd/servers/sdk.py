@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What the bundled servers have in common before the SDK: both eras of MCP over stdio, until the client has gone."""
+"""The common base of bundled servers on the SDK: both eras of MCP over stdio, until the client has gone."""
 
 from __future__ import annotations
 
@@ -43,54 +43,54 @@ if TYPE_CHECKING:
     Next = Callable[[Any], Awaitable[Any]]
 
 REVISIONS: Final = (*HANDSHAKE_PROTOCOL_VERSIONS, *MODERN_PROTOCOL_VERSIONS)
-"""The revisions of MCP that are spoken, oldest first."""
+"""The supported revisions of MCP, oldest first."""
 ERROR_META: Final = "org.mcpd/error"
-"""The key of the error in the ``_meta`` of a result."""
+"""Key of the error in the ``_meta`` of a result."""
 RESOURCE_NOT_FOUND: Final = -32002
-"""Until revision 2026-07-28, in which it is -32602."""
+"""JSON-RPC code before revision 2026-07-28, in which it is -32602."""
 
 
 class Tools(Protocol):
-    """Answers requests for tools, each with the result as :func:`complete` makes it."""
+    """Handlers of requests for tools; results are made by :func:`complete`."""
 
     async def list_tools(self, ctx: Context, params: types.PaginatedRequestParams | None, /) -> Any:
-        """``tools/list``."""
+        """Handle ``tools/list``."""
 
     async def call_tool(self, ctx: Context, params: types.CallToolRequestParams, /) -> Any:
-        """``tools/call``."""
+        """Handle ``tools/call``."""
 
 
 @runtime_checkable
 class Resources(Protocol):
-    """The same for resources."""
+    """Handlers of requests for resources."""
 
     async def list_resources(self, ctx: Context, params: types.PaginatedRequestParams | None, /) -> Any:
-        """``resources/list``."""
+        """Handle ``resources/list``."""
 
     async def list_resource_templates(self, ctx: Context, params: types.PaginatedRequestParams | None, /) -> Any:
-        """``resources/templates/list``."""
+        """Handle ``resources/templates/list``."""
 
     async def read_resource(self, ctx: Context, params: types.ReadResourceRequestParams, /) -> Any:
-        """``resources/read``."""
+        """Handle ``resources/read``."""
 
 
 @runtime_checkable
 class Prompts(Protocol):
-    """The same for prompts."""
+    """Handlers of requests for prompts."""
 
     async def list_prompts(self, ctx: Context, params: types.PaginatedRequestParams | None, /) -> Any:
-        """``prompts/list``."""
+        """Handle ``prompts/list``."""
 
     async def get_prompt(self, ctx: Context, params: types.GetPromptRequestParams, /) -> Any:
-        """``prompts/get``."""
+        """Handle ``prompts/get``."""
 
 
 @runtime_checkable
 class Completions(Protocol):
-    """The same for values of arguments of prompts and of resource templates."""
+    """Handler of completions for arguments of prompts and of resource templates."""
 
     async def complete(self, ctx: Context, params: types.CompleteRequestParams, /) -> Any:
-        """``completion/complete``."""
+        """Handle ``completion/complete``."""
 
 
 def make_server(  # noqa: PLR0913 -- all but the first go by their names
@@ -105,12 +105,12 @@ def make_server(  # noqa: PLR0913 -- all but the first go by their names
     check: Callable[[Context], Awaitable[None]] | None = None,
     changes: Changes | None = None,
 ) -> Server[Any]:
-    """A server of the SDK whose requests *handlers* answer, in both eras.
+    """Return a server of the SDK with *handlers*, for both eras.
 
-    It offers what *handlers* have methods for: :class:`Tools`, and perhaps :class:`Resources`, :class:`Prompts` and
-    :class:`Completions`. Every message is timed, and every fault becomes an error of the protocol. *check* sees a
-    request before the SDK does, and may raise McpdError. *list_changed* is what it says of its lists. With *changes*
-    clients can hear of resources that change.
+    Its capabilities are those of *handlers*: :class:`Tools`, and optionally :class:`Resources`, :class:`Prompts` and
+    :class:`Completions`. Messages are timed, and exceptions become errors of the protocol. *check* is called with each
+    request before the SDK validates it, and may raise McpdError. *list_changed* declares that lists may change. With
+    *changes*, clients can subscribe to resources.
     """
     resources = handlers if isinstance(handlers, Resources) else None
     prompts = handlers if isinstance(handlers, Prompts) else None
@@ -151,7 +151,7 @@ def make_server(  # noqa: PLR0913 -- all but the first go by their names
 
 
 class _Changing(Server[Any]):
-    """One whose list of resources changes."""
+    """A server whose list of resources changes."""
 
     def create_initialization_options(
         self, notification_options: NotificationOptions | None = None, *others: Any, **more: Any
@@ -162,7 +162,7 @@ class _Changing(Server[Any]):
 
 
 class _Guard:
-    """A middleware that turns every fault into an error of the protocol."""
+    """Middleware that converts exceptions into errors of the protocol."""
 
     def __init__(self, log: logging.Logger, check: Callable[[Context], Awaitable[None]] | None) -> None:
         self._log, self._check = log, check
@@ -191,9 +191,9 @@ class _Guard:
 
 
 def complete(result: dict[str, Any]) -> dict[str, Any]:
-    """*result* as it is from revision 2026-07-28 on; the SDK takes away what is new in it for others.
+    """Return *result* in the form of revision 2026-07-28; the SDK removes new members for older clients.
 
-    Raises McpdError for what could not be sent: the SDK would end with it.
+    Raises McpdError for a value that cannot be encoded, with which the SDK would exit.
     """
     try:
         to_json(result)
@@ -207,7 +207,7 @@ def complete(result: dict[str, Any]) -> dict[str, Any]:
 def failed(fault: McpdError, code: int) -> dict[str, Any]:
     """Return the result of a tool that failed: the message for the model, the whole error in ``_meta``.
 
-    Raises as :func:`complete` does.
+    Raises the errors of :func:`complete`.
     """
     error = {"code": code, "message": fault.message, **(fault.data or {})}
     content = [{"type": "text", "text": fault.message}]
@@ -215,7 +215,7 @@ def failed(fault: McpdError, code: int) -> dict[str, Any]:
 
 
 def hush() -> None:
-    """Keep libraries from saying of each message what is said here in one line."""
+    """Prevent libraries from logging each message, as one line is logged here."""
     for name in ("mcp", "httpx2", "httpcore2", "uvicorn"):
         logging.getLogger(name).setLevel(logging.WARNING)
 
@@ -228,7 +228,7 @@ async def serve(
     log: logging.Logger,
     close: Callable[[], Awaitable[None]] | None = None,
 ) -> int:
-    """Serve over stdio until the end of stdin or SIGTERM, then *close*, and end the process with status 0."""
+    """Serve over stdio until the end of stdin or SIGTERM, then call *close*, and end the process with status 0."""
     hush()
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -245,13 +245,13 @@ async def serve(
         except* OSError:
             log.info("the client has gone without waiting for answers")
     lines.end()
-    # A thread may be held up by a stdin that never ends, or a stdout or stderr that nobody reads.
+    # A thread may be blocked by a stdin that never ends, or by a stdout or stderr that nobody reads.
     os._exit(0)
 
 
 async def _run(server: Server[Any], *, list_changed: bool, log: logging.Logger) -> None:
-    """Serve until the end of stdin, and then those requests that have come before it, for some seconds."""
-    # The bridge tells clients when a list has changed: it runs another process then. Alone there is nobody who would.
+    """Serve until the end of stdin, and then wait some seconds for the answers to in-flight requests."""
+    # The bridge starts another process when a list changes, and notifies clients. Without it, nobody would.
     options = server.create_initialization_options(
         NotificationOptions(prompts_changed=list_changed, resources_changed=list_changed, tools_changed=list_changed)
     )
@@ -263,9 +263,9 @@ async def _run(server: Server[Any], *, list_changed: bool, log: logging.Logger) 
 
 
 class _Readable:
-    """What the SDK has made of *lines*, without those that are no message: they are refused here, the SDK drops them.
+    """The messages that the SDK has parsed from *lines*; unparsable ones, which the SDK drops, are refused here.
 
-    *incoming* has one thing for each line, in their order.
+    *incoming* has one item for each line, in order.
     """
 
     def __init__(self, incoming: Any, outgoing: Any, lines: Lines, log: logging.Logger) -> None:
@@ -273,15 +273,15 @@ class _Readable:
 
     @property
     def last_context(self) -> Any:
-        """The context of whoever has sent what was received last."""
+        """The sender's context of the last received message."""
         return self._incoming.last_context
 
     async def aclose(self) -> None:
-        """Close it."""
+        """Close the stream."""
         await self._incoming.aclose()
 
     async def receive(self) -> Any:
-        """The next message. Raises :class:`anyio.EndOfStream`."""
+        """Return the next message. Raises :class:`anyio.EndOfStream`."""
         while True:
             found = await self._incoming.receive()
             line = self._lines.taken()
@@ -303,13 +303,13 @@ class _Readable:
         self._log.info("%s: %s", kind, in_one_line(refusal.message))
         if refusal.answered:
             error = ErrorData(code=refusal.code, message=refusal.message)
-            # A client that has gone is noticed by whoever writes to it.
+            # Writers notice themselves that the client has gone.
             with suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):
                 await self._outgoing.send(SessionMessage(JSONRPCError(jsonrpc="2.0", id=refusal.identity, error=error)))
 
 
 def _unread(refusal: Refusal) -> SessionMessage | None:
-    """For an answer that cannot be read one that says so: whoever asked waits for it."""
+    """Return an error in place of an unparsable answer, for the request that waits for it; else None."""
     if refusal.answered or refusal.identity is None:
         return None
     error = ErrorData(code=refusal.code, message=f"the answer cannot be read: {refusal.message}")
@@ -317,7 +317,7 @@ def _unread(refusal: Refusal) -> SessionMessage | None:
 
 
 def _is_doubtful(message: object) -> bool:
-    """Return True if *message* may be a request that the SDK has taken for something else, as its id is none."""
+    """Return True if *message* may be a request with an invalid id, which the SDK takes for something else."""
     if isinstance(message, JSONRPCNotification):
         return not message.method.startswith("notifications/")
     return isinstance(message, JSONRPCError)

@@ -1,23 +1,22 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""System calls that a process cannot make (seccomp(2)); they fail with EPERM.
+"""Filters of system calls (seccomp(2)); denied calls fail with EPERM.
 
-For every worker of a script these are the ways to change another process of the same user, which Landlock leaves open:
-its limits, its priority, its processors, its memory. It may do so to itself by the id 0, which is what libraries say.
-So are what System V has for processes to share, and queues of messages: they outlive the call, and count as nobody's
-memory.
+Every worker of a script is denied the calls that change another process of the same user, which Landlock permits: its
+limits, its priority, its processors, its memory. It may use them on itself with the id 0, as libraries do. It is also
+denied System V IPC and message queues: they outlive the call, and their memory counts for no process.
 
-For one that must not write they are, in addition, all that open a file for more than reading, change directories,
-modes, owners, times and attributes, make sockets and other ways to talk to processes elsewhere, and what root may do to
-a system without opening a file.
+A worker that must not write is also denied all calls that open a file for more than reading, that change directories,
+modes, owners, times and attributes, that make sockets and other ways to communicate with other processes, and those by
+which root may affect a system without opening a file.
 
-For the programs of ensembles, which come with somebody else's project, they are those for every worker of a script, in
-addition the kernel's keys, and unix sockets but for a connected pair: what listens at one, such as the session's bus, a
-service manager or a bridge, would do for the program what it must not do itself, and Landlock does not keep it from
-connecting by a path.
+Programs of ensembles, which come with other people's projects, are denied the same as every worker of a script, and
+also the kernel's keys, and unix sockets except connected pairs: a service that listens on one, such as the session bus,
+a service manager or a bridge, could do for the program what it must not do itself, and Landlock does not prevent
+connecting by path.
 
-For a command of the workstation it is prlimit(2) for others, who would never get their limits back. Neither these nor
-the programs of ensembles make user namespaces, in which they would have all capabilities. One that is to have
-no network has no socket(2) for any but the unix and netlink families: Landlock knows the ports of TCP only.
+A command of the workstation is denied prlimit(2) on other processes, which could never raise their limits again.
+Neither these nor the programs of ensembles can create user namespaces, in which they would have all capabilities. One
+without network is denied socket(2) for all but the unix and netlink families: Landlock only covers TCP ports.
 """
 
 from __future__ import annotations
@@ -52,7 +51,7 @@ _ARCHITECTURE_AT: Final = 4
 _ARGUMENTS_AT: Final = 16
 
 _CLONE3: Final = 435
-"""Its flags are in memory, where no filter looks; where it is not to be had, libraries use clone(2)."""
+"""Its flags are in memory, where filters cannot check them; without it, libraries use clone(2)."""
 
 _FOREIGN: Final = {
     "x86_64": {
@@ -64,7 +63,7 @@ _FOREIGN: Final = {
         "migrate_pages": 238, "move_pages": 239,
     },
 }  # fmt: skip
-"""What is there only for other processes."""
+"""Calls that only affect other processes."""
 _LASTING: Final = {
     "x86_64": {
         "shmget": 29, "shmat": 30, "shmctl": 31, "semget": 64, "semop": 65, "semctl": 66, "semtimedop": 220,
@@ -75,7 +74,7 @@ _LASTING: Final = {
         "msgget": 186, "msgsnd": 189, "msgrcv": 188, "msgctl": 187, "mq_open": 180, "mq_unlink": 181,
     },
 }  # fmt: skip
-"""What belongs to no process: it stays, with its memory, until somebody removes it."""
+"""Calls for objects that belong to no process and keep their memory until they are removed."""
 _OWN: Final = {
     "x86_64": {
         "prlimit64": 302, "sched_setaffinity": 203, "sched_setscheduler": 144, "sched_setparam": 142,
@@ -86,17 +85,17 @@ _OWN: Final = {
         "sched_setattr": 274,
     },
 }  # fmt: skip
-"""What is for the process that the first argument says, where 0 is the caller."""
+"""Calls for the process in the first argument, where 0 is the caller."""
 _OWN_PRIORITY: Final = {"x86_64": ((141, 0), (251, 1)), "aarch64": ((140, 0), (30, 1))}
-"""setpriority and ioprio_set: their first argument has to be this, a single process, and their second 0, the caller."""
+"""setpriority and ioprio_set, with the required first argument, a single process; the second must be 0, the caller."""
 
 _NEWER: Final = {
     "move_mount": 429, "fsopen": 430, "fsconfig": 431, "fsmount": 432, "fspick": 433, "open_tree": 428,
     "io_uring_setup": 425, "io_uring_enter": 426, "io_uring_register": 427, "mount_setattr": 442,
     "open_tree_attr": 467, "quotactl_fd": 443, "fchmodat2": 452, "setxattrat": 463, "removexattrat": 466,
-    "file_setattr": 469, "openat2": 437,  # Its flags are in memory, where no filter looks.
+    "file_setattr": 469, "openat2": 437,  # Its flags are in memory, where filters cannot check them.
 }  # fmt: skip
-"""Those with one number on every architecture."""
+"""Calls with the same number on all architectures."""
 
 _X86_64: Final = _NEWER | {
     "creat": 85, "truncate": 76, "unlink": 87, "unlinkat": 263, "rename": 82, "renameat": 264, "renameat2": 316,
@@ -132,19 +131,20 @@ _KEYS: Final = {
     "x86_64": {"add_key": 248, "request_key": 249, "keyctl": 250},
     "aarch64": {"add_key": 217, "request_key": 218, "keyctl": 219},
 }
-"""The user's are everybody's who has the user's id."""
+"""The user's keys are shared by all processes with the user's id."""
 _SOCKETPAIR: Final = {"x86_64": 53, "aarch64": 199}
 _CLONE: Final = {"x86_64": 56, "aarch64": 220}
 _IOCTL: Final = {"x86_64": 16, "aarch64": 29}
 _OPEN: Final = {"x86_64": ((2, 1), (257, 2)), "aarch64": ((56, 2),)}
-"""The numbers of open and openat, and which of their arguments is the flags."""
+"""The numbers of open and openat, and the index of their argument with the flags."""
 _WRITING: Final = os.O_ACCMODE | os.O_CREAT | os.O_TRUNC
-"""Any of these in the flags is more than reading."""
+"""Flags that permit more than reading."""
 _ARCHITECTURES: Final = {"x86_64": (0xC000003E, _X86_64), "aarch64": (0xC00000B7, _AARCH64)}
 
 _HARMLESS: Final = (0x5401, 0x802C542A, 0x5413, 0x541B, 0x5421, 0x5450, 0x5451)
-"""TCGETS, TCGETS2, TIOCGWINSZ, FIONREAD, FIONBIO, FIONCLEX, FIOCLEX; others change flags of a file, or make subvolumes,
-and are content with a descriptor for reading."""
+"""TCGETS, TCGETS2, TIOCGWINSZ, FIONREAD, FIONBIO, FIONCLEX, FIOCLEX; others change flags of files or make subvolumes,
+even with a descriptor for reading.
+"""
 _AF_UNIX: Final = 1
 _SOCK_STREAM: Final = 1
 _SOCK_SEQPACKET: Final = 5
@@ -158,41 +158,41 @@ _UNSHARE: Final = {"x86_64": 272, "aarch64": 97}
 
 _SOCKET: Final = {"x86_64": 41, "aarch64": 198}
 _AF_NETLINK: Final = 16
-"""It tells which addresses the machine has, and leads nowhere."""
+"""Reports the addresses of the machine, but reaches nothing else."""
 _IO_URING_SETUP: Final = 425
 _OPENAT2: Final = 437
-"""Its mode is in memory, where no filter sees set-user-ID bits; mcpd's sandbox allows it to these servers alone."""
+"""Its mode is in memory, where filters cannot check set-user-ID bits; mcpd's sandbox allows only these to use it."""
 _COMPATIBLE: Final = {"x86_64": (0x40000003, 340, 120, 310), "aarch64": (0x40000028, 369, 120, 337)}
-"""The 32-bit architecture that the kernel may run beside it, and the numbers of prlimit64, clone and unshare there."""
+"""The 32-bit architecture that the kernel may also run, and its numbers of prlimit64, clone and unshare."""
 
 _Step = tuple[int, int, "str | int", "str | int"]
 
 
 def install(*, read_only: bool) -> None:
-    """Deny these calls to this process and all that it starts, for good; it gets no more rights by executing.
+    """Deny these calls to this process and its descendants, permanently; it gets no more rights by executing.
 
-    Raises ``KeyError`` for an architecture that is not known here, and ``OSError`` where the kernel has no filters.
+    Raises ``KeyError`` for an unknown architecture, and ``OSError`` if the kernel does not support filters.
     """
     _install(program(os.uname().machine, read_only=read_only))
 
 
 def install_offline() -> None:
-    """Deny this process and all that it starts any socket that leads to a network. Raises what :func:`install` does."""
+    """Deny this process and its descendants sockets that reach a network. Raises the errors of :func:`install`."""
     _install(offline(os.uname().machine))
 
 
 def install_limits() -> None:
-    """Deny this process and all that it starts other processes' limits and new user namespaces.
+    """Deny this process and its descendants other processes' limits and new user namespaces.
 
-    Raises what :func:`install` does.
+    Raises the errors of :func:`install`.
     """
     _install(limits(os.uname().machine))
 
 
 def install_apart(*, network: bool) -> None:
-    """Deny this process and all that it starts whatever leads to processes elsewhere but a *network*.
+    """Deny this process and its descendants all communication with other processes, except over a *network*.
 
-    Raises what :func:`install` does.
+    Raises the errors of :func:`install`.
     """
     _install(apart(os.uname().machine, network=network))
 
@@ -205,7 +205,7 @@ def _install(code: bytes) -> None:
 
 
 def program(machine: str, *, read_only: bool) -> bytes:
-    """The filter for *machine*; it ends with the returns that all else jumps to. ``KeyError`` if that is not known."""
+    """Return the filter for *machine*, with the returns that it jumps to at its end. Raises ``KeyError`` if unknown."""
     architecture, numbers = _ARCHITECTURES[machine]
     denied = (*numbers.values(), *_KEYS[machine].values()) if read_only else ()
     body = _beginning(architecture) + _others(machine, denied)
@@ -215,13 +215,13 @@ def program(machine: str, *, read_only: bool) -> bytes:
 
 
 def offline(machine: str) -> bytes:
-    """The filter without sockets that lead to a network, for *machine*. ``KeyError`` if that is not known."""
+    """Return the filter against sockets that reach a network, for *machine*. Raises ``KeyError`` if unknown."""
     architecture, _ = _ARCHITECTURES[machine]
     return _assembled(_beginning(architecture) + _sockets(machine, (_AF_UNIX, _AF_NETLINK), _DENY))
 
 
 def apart(machine: str, *, network: bool) -> bytes:
-    """The filter without ways to processes elsewhere but a *network*, for *machine*. ``KeyError`` if not known."""
+    """Return the filter against communication but over a *network*, for *machine*. Raises ``KeyError`` if unknown."""
     architecture, _ = _ARCHITECTURES[machine]
     body = _beginning(architecture) + _others(machine, _KEYS[machine].values())
     body += [(_EQUAL, _OPENAT2, "unknown", 0), (_EQUAL, _CLONE3, "unknown", 0)]
@@ -233,9 +233,9 @@ def apart(machine: str, *, network: bool) -> bytes:
 
 
 def limits(machine: str) -> bytes:
-    """The filter without prlimit(2) for others and without new user namespaces, for *machine*. ``KeyError`` if unknown.
+    """Return the filter against prlimit(2) for others and new user namespaces, for *machine*. ``KeyError`` if unknown.
 
-    Programs of a 32-bit architecture run by it, too.
+    Programs of a 32-bit architecture run with it, too.
     """
     architecture, _ = _ARCHITECTURES[machine]
     compatible, limit, clone, unshare = _COMPATIBLE[machine]
@@ -263,12 +263,12 @@ def limits(machine: str) -> bytes:
 
 
 def _no_user_namespace() -> list[_Step]:
-    """What of the flags of clone(2) or unshare(2) is refused."""
+    """Return the steps that check the flags of clone(2) or unshare(2)."""
     return [(_LOAD, _argument(0), 0, 0), (_ANY_BIT, _NEW_USER, "deny", "allow")]
 
 
 def _others(machine: str, denied: Iterable[int]) -> list[_Step]:
-    """What is there for other processes, or outlives one, and *denied* besides."""
+    """Return the steps that deny calls that affect other processes or outlive one, and *denied*."""
     numbers = {*_FOREIGN[machine].values(), *_LASTING[machine].values(), *denied}
     body: list[_Step] = [(_EQUAL, number, "deny", 0) for number in sorted(numbers)]
     for number in _OWN[machine].values():
@@ -280,13 +280,13 @@ def _others(machine: str, denied: Iterable[int]) -> list[_Step]:
 
 
 def _sockets(machine: str, families: tuple[int, ...], otherwise: int) -> list[_Step]:
-    """What socket(2) makes: with *otherwise* :data:`_DENY` only *families*, with :data:`_ALLOW` all but those.
+    """Return the steps for socket(2): with *otherwise* :data:`_DENY` only *families*, with :data:`_ALLOW` all others.
 
-    Nothing can come after it.
+    Nothing can follow them.
     """
     listed = "allow" if otherwise == _DENY else "deny"
     return [
-        # It makes sockets, too, out of a filter's sight; who uses it can do without.
+        # It can also make sockets, unseen by a filter; its users can do without it.
         (_EQUAL, _IO_URING_SETUP, "unknown", 0),
         (_EQUAL, _SOCKET[machine], 0, "allow"),
         (_LOAD, _argument(0), 0, 0),
@@ -296,7 +296,7 @@ def _sockets(machine: str, families: tuple[int, ...], otherwise: int) -> list[_S
 
 
 def _pairs(machine: str, kinds: tuple[int, ...]) -> list[_Step]:
-    """What socketpair(2) makes: a connected pair is harmless; one of datagrams could send to any socket by its name."""
+    """Return the steps for socketpair(2): a connected pair is harmless; a datagram one could send to any socket."""
     return [
         (_EQUAL, _SOCKETPAIR[machine], 0, 5 + len(kinds)),
         (_LOAD, _argument(0), 0, 0),
@@ -309,7 +309,7 @@ def _pairs(machine: str, kinds: tuple[int, ...]) -> list[_Step]:
 
 
 def _beginning(architecture: int) -> list[_Step]:
-    """No call of another architecture is allowed: its numbers are others. What comes next looks at the number."""
+    """Return the steps that deny calls of other architectures, which have other numbers, and load the number."""
     return [
         (_LOAD, _ARCHITECTURE_AT, 0, 0),
         (_EQUAL, architecture, 0, "deny"),
@@ -319,7 +319,7 @@ def _beginning(architecture: int) -> list[_Step]:
 
 
 def _assembled(body: list[_Step]) -> bytes:
-    """*body*, after which all is allowed, with the returns that it jumps to."""
+    """Return the program of *body*, after which all is allowed, and the returns to which it jumps."""
     ends = {"allow": len(body), "deny": len(body) + 1, "unknown": len(body) + 2}
     returns: list[_Step] = [(_RETURN, _ALLOW, 0, 0), (_RETURN, _DENY, 0, 0), (_RETURN, _UNKNOWN, 0, 0)]
 
@@ -333,14 +333,14 @@ def _assembled(body: list[_Step]) -> bytes:
 
 
 def _reading(machine: str) -> list[_Step]:
-    """What of a call's arguments a worker that must not write may say."""
+    """Return the steps that check the arguments of a worker that must not write."""
     body: list[_Step] = [
         (_EQUAL, _CLONE3, "unknown", 0),
         (_EQUAL, _CLONE[machine], 0, 2),
         (_LOAD, _argument(0), 0, 0),
         (_ANY_BIT, _NAMESPACES, "deny", "allow"),
     ]
-    # asyncio needs one.
+    # asyncio needs a pair.
     body += _pairs(machine, (_SOCK_STREAM,))
     body += [(_EQUAL, _IOCTL[machine], 0, 1 + len(_HARMLESS) + 1), (_LOAD, _argument(1), 0, 0)]
     body += [(_EQUAL, request, "allow", 0) for request in _HARMLESS]
@@ -351,5 +351,5 @@ def _reading(machine: str) -> list[_Step]:
 
 
 def _argument(index: int) -> int:
-    """Where the low half of an argument is; both architectures are little-endian."""
+    """Return the offset of the low half of an argument; both architectures are little-endian."""
     return _ARGUMENTS_AT + 8 * index

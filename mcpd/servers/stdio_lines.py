@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The lines of stdin, none of them larger than can be held, and what is said to those that hold no message."""
+"""Lines from stdin of limited length, and the refusal of those without a valid message."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 MAX_LINE: Final = 16 * 1024 * 1024
-"""Bytes of one message."""
+"""Maximum size of one message in bytes."""
 MAX_DEPTH: Final = 200
-"""Levels of a message; what the SDK parses with reads one more at most."""
+"""Maximum depth of a message; the SDK's parser accepts one more level."""
 MAX_DIGITS: Final = 4300
-"""Of an integer, which Python reads at most."""
+"""Maximum number of digits of an integer, as in Python."""
 _CHUNK: Final = 64 * 1024
 _WINDOW: Final = 4096
-"""Bytes at either end of a line in which its id is looked for if it cannot be parsed."""
+"""Bytes at either end of an unparsable line in which its id is searched for."""
 _BATCH: Final = 1000
-"""Messages in an array that are refused one by one; more get one answer."""
+"""Maximum number of messages in an array that are refused individually; a larger one gets a single answer."""
 _IN_ARRAY: Final = "messages in an array are not read: send each on a line of its own"
 _HUGE: Final = object()
-"""Stands for an integer of more than :data:`MAX_DIGITS` digits."""
+"""Marker for an integer of more than :data:`MAX_DIGITS` digits."""
 _NOTIFICATION: Final = "notifications/"
 _STRING: Final = rb'"(?:[^"\\]|\\.)*+"'
 _MEMBER: Final = rb"(" + _STRING + rb")\s*+:\s*+(" + _STRING + rb"|-?\d[\d.eE+-]*+|true|false|null)\s*+"
@@ -52,7 +52,7 @@ class TooLong:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """What a line that cannot be read is told: the id, code and message of an error, unless it is not *answered*."""
+    """The id, code and message of the error for an unparsable message; not *answered* if it is not a request."""
 
     identity: str | int | None
     code: int
@@ -64,7 +64,7 @@ class Refusal:
 
 
 def claim_stdin() -> int:
-    """A descriptor for the client's messages; stdin itself is at its end from then on, for every process started later.
+    """Return a descriptor for the client's messages; stdin itself is then at its end, for all later processes, too.
 
     Raises OSError if there is no stdin.
     """
@@ -77,10 +77,10 @@ def claim_stdin() -> int:
 
 
 class Lines:
-    """The lines of the descriptor *fd*, without blank ones, as the SDK iterates over those of a file.
+    """The non-blank lines of the descriptor *fd*, iterated by the SDK like those of a file.
 
-    Each is kept until :meth:`taken`, by whoever gets what the SDK made of it. For one over :data:`MAX_LINE` the SDK
-    gets an empty line.
+    Each is kept until :meth:`taken` is called by the recipient of the SDK's result. For a line over :data:`MAX_LINE`
+    the SDK gets an empty line.
     """
 
     def __init__(self, fd: int) -> None:
@@ -92,7 +92,7 @@ class Lines:
         self._ended = False
 
     def taken(self) -> bytes | TooLong:
-        """The oldest line that was not taken yet."""
+        """Return the oldest line that was not taken yet."""
         return self._given.popleft()
 
     def __aiter__(self) -> Lines:
@@ -102,7 +102,7 @@ class Lines:
         while not self._ready:
             if self._ended:
                 raise StopAsyncIteration
-            # Nobody can tell the thread to stop reading; it is left behind.
+            # The thread cannot be interrupted; it is abandoned.
             self._take(await anyio.to_thread.run_sync(_read, self._fd, abandon_on_cancel=True))
         line = self._ready.popleft()
         self._given.append(line)
@@ -145,7 +145,7 @@ def _read(fd: int) -> bytes:
 
 
 def refusals(line: bytes | TooLong, reason: str) -> list[Refusal]:
-    """What is said to *line*, which the SDK did not read for a *reason*: one thing for each message in it."""
+    """Return a refusal for each message in *line*, which the SDK could not parse because of *reason*."""
     if isinstance(line, TooLong):
         return [_outlined(line.head, line.tail, f"a message has at most {MAX_LINE} bytes: send less at once")]
     spoilt = ""
@@ -168,7 +168,7 @@ def refusals(line: bytes | TooLong, reason: str) -> list[Refusal]:
 
 
 def overlooked(line: bytes | TooLong) -> Refusal | None:
-    """What is said to *line* if it asks for an answer that the SDK would not give: it takes no notice of a bad id."""
+    """Return the refusal of *line* if it is a request that the SDK would not answer, as it ignores an invalid id."""
     if isinstance(line, TooLong):
         return None
     value = json.loads(line.decode(errors="replace"), parse_int=_integer)
@@ -182,7 +182,7 @@ def _integer(digits: str) -> object:
 
 
 def _refusal(value: Any, reason: str, spoilt: str) -> Refusal:
-    """What is said to the message *value*; *reason* if there is nothing better, *spoilt* if it is no JSON after all."""
+    """Return the refusal of the message *value*; *reason* is the default text, *spoilt* the fault of invalid JSON."""
     if not isinstance(value, dict):
         return Refusal(None, InvalidRequest.jsonrpc_code, "a message has to be a JSON object")
     identity, method = _identity(value.get("id")), value.get("method")
@@ -208,7 +208,7 @@ def _is_answer(value: dict[str, Any]) -> bool:
 
 
 def _identity(value: object) -> str | int | None:
-    """*value* as the id of an error, if it can be sent as one."""
+    """Return *value* if it can be the id of an error, else None."""
     if isinstance(value, str):
         return None if _broken(value) else value
     return value if isinstance(value, int) and not isinstance(value, bool) else None
@@ -219,7 +219,7 @@ def _broken(text: str) -> bool:
 
 
 def _trouble(value: object, name: str) -> str | None:
-    """What the SDK does not read in *value*, the member *name* of a message, and where; it does not recurse."""
+    """Return the fault in *value*, the member *name* of a message, that the SDK does not accept, without recursion."""
     path: list[object] = []
     levels: list[Iterator[tuple[object, object]]] = [iter([(name, value)])]
     most = MAX_DEPTH - 1 if name else MAX_DEPTH
@@ -250,7 +250,7 @@ def _fault(value: object) -> str | None:
     return None
 
 
-# ------------------------------------------------------------------------- of what is too deep or large to be parsed
+# ------------------------------------------------------------------ messages too deep or too large to be parsed
 
 
 def _too_deep(line: bytes) -> Refusal:
@@ -261,7 +261,7 @@ def _too_deep(line: bytes) -> Refusal:
 
 
 def _outlined(head: bytes, tail: bytes, fault: str) -> Refusal:
-    """The refusal for a *fault* of the message that begins with *head* and ends with *tail*."""
+    """Return the refusal for a *fault* of the message that begins with *head* and ends with *tail*."""
     members = _outline(head, tail)
     method = members.get("method")
     answered = "id" in members or not isinstance(method, str) or not method.startswith(_NOTIFICATION)
@@ -269,7 +269,7 @@ def _outlined(head: bytes, tail: bytes, fault: str) -> Refusal:
 
 
 def _outline(head: bytes, tail: bytes) -> dict[str, Any]:
-    """The members that come before the first array or object in a message, or after the last one."""
+    """Return the members before the first array or object in a message, and those after the last one."""
     opening = _OPENING.match(head)
     if opening is None:
         return {}
@@ -284,7 +284,7 @@ def _outline(head: bytes, tail: bytes) -> dict[str, Any]:
     for key, value in found:
         try:
             members[json.loads(key)] = json.loads(value)
-        # It only looks like JSON.
+        # Not JSON after all.
         except ValueError:
             continue
     return members

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""How long a bundled server takes for what it is asked: a line on stderr, which the journal keeps, for each message."""
+"""Durations of a bundled server's messages: a line on stderr, which the journal stores, for each message."""
 
 from __future__ import annotations
 
@@ -16,29 +16,29 @@ _SUBJECTS: Final = ("name", "uri")
 
 
 class Request(Protocol):
-    """What the SDK's middleware is given of a request or notification."""
+    """The attributes of a request or notification in the SDK's middleware."""
 
     @property
     def method(self) -> str:
-        """The method, as it was sent."""
+        """The method, as received."""
 
     @property
     def params(self) -> Mapping[str, Any] | None:
-        """The parameters, as they were sent."""
+        """The parameters, as received."""
 
 
 class Timing:
     """A middleware of the SDK's low-level server that logs ``tools/call echo: 12.3 ms`` to *log* for each message.
 
-    What did not end well says how: ``failed`` for an error of the protocol or a result with ``isError``, ``cancelled``
-    for what nobody waits for any more.
+    A failure is marked: ``failed`` for an error of the protocol or a result with ``isError``, ``cancelled`` for a
+    cancelled request.
     """
 
     def __init__(self, log: logging.Logger) -> None:
         self._log = log
 
     async def __call__(self, ctx: Any, call_next: Callable[[Any], Awaitable[Any]]) -> Any:
-        """Have *call_next* answer *ctx*, a :class:`Request`."""
+        """Process *ctx*, a :class:`Request`, with *call_next*."""
         began = time.perf_counter()
         how = ", cancelled"
         try:
@@ -54,12 +54,12 @@ class Timing:
 
 
 def subject(request: Request) -> str:
-    """What *request* is about, in one line without control characters: the method, and the name or URI it gives."""
+    """Return the subject of *request* in one printable line: the method, and the name or URI in it."""
     params = request.params or {}
     named = next((params[key] for key in _SUBJECTS if isinstance(params.get(key), str)), "")
     return printable(f"{request.method} {named}".rstrip())
 
 
 def in_one_line(text: str) -> str:
-    """*text*, which somebody else wrote, for a line of the log: at most 2,000 characters, none of them control ones."""
+    """Return untrusted *text* for one line of the log: at most 2,000 characters, with control characters escaped."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text[:2000])

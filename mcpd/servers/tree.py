@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The processes below us: who they are, and how they end."""
+"""The descendants of this process: finding and ending them."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ PR_SET_NO_NEW_PRIVS: Final = 38
 
 _LIBC: Final = ctypes.CDLL(None, use_errno=True)
 _PATIENCE: Final = 5.0
-"""Seconds for processes to die of SIGKILL; one that is in the middle of a device's work takes its time."""
+"""Seconds for processes to die of SIGKILL; one that waits for a device may take long."""
 
 
 def prctl(option: int, value: int, data: ctypes.Array[ctypes.c_char] | None = None) -> None:
-    """prctl(2)."""
+    """Call prctl(2). Raises OSError."""
     if _LIBC.prctl(option, ctypes.c_ulong(value), data, ctypes.c_ulong(0), ctypes.c_ulong(0)):
         number = ctypes.get_errno()
         raise OSError(number, f"prctl {option}: {os.strerror(number)}")
 
 
 def children_of(pid: int) -> list[int]:
-    """The children of all threads of *pid*; none if it is not there."""
+    """Return the children of all threads of *pid*; empty if it does not exist."""
     found: list[int] = []
     with suppress(OSError):
         for thread in os.listdir(f"/proc/{pid}/task"):  # noqa: PTH208 -- called in a loop against a fork bomb
@@ -44,7 +44,7 @@ def children_of(pid: int) -> list[int]:
 
 
 def descendants_of(pid: int, enough: float = math.inf) -> list[int]:
-    """All processes below *pid*, or a few more than *enough*; the ended ones that nobody has reaped are among them."""
+    """Return all descendants of *pid*, or a few more than *enough*, including ended ones that were not reaped."""
     found: list[int] = []
     todo = [pid]
     while todo and len(found) <= enough:
@@ -55,15 +55,15 @@ def descendants_of(pid: int, enough: float = math.inf) -> list[int]:
 
 
 def send(pid: int, number: signal.Signals) -> None:
-    """Signal *number* for *pid*, if it is still there and ours."""
+    """Send the signal *number* to *pid*, if it exists and that is permitted."""
     with suppress(OSError):
         os.kill(pid, number)
 
 
 def kill_below(pid: int) -> bool:
-    """SIGKILL for all below *pid*; whether there was any.
+    """Send SIGKILL to all descendants of *pid*; return True if there were any.
 
-    Whole groups at once, which none can fork away from; then those with groups of their own, stopped first.
+    First whole groups at once, which forking does not escape; then the remaining ones, stopped before.
     """
     stopped: set[int] = set()
     for group in _groups(descendants_of(pid)):
@@ -79,7 +79,7 @@ def kill_below(pid: int) -> bool:
 
 
 def _groups(pids: list[int]) -> set[int]:
-    """The process groups of *pids*, but for our own."""
+    """Return the process groups of *pids*, except this process's own."""
     found = set()
     for pid in pids:
         with suppress(OSError):
@@ -88,10 +88,10 @@ def _groups(pids: list[int]) -> set[int]:
 
 
 def end_all(*, scoped: bool = False) -> dict[int, int]:
-    """Kill and reap all that is below us, a subreaper; the exit codes of the children.
+    """Kill and reap all descendants of this process, a subreaper; return the exit codes of the children.
 
-    With *scoped*, which has to be what :func:`.confine.keep_to_own` said, no signal of ours reaches anybody else. Then
-    the kernel kills all of them at once, and none can fork away, however many there are.
+    *scoped* must be the result of :func:`.confine.keep_to_own`: signals of this process then reach only descendants,
+    and the kernel kills all of them at once, so that none can escape by forking.
     """
     codes: dict[int, int] = {}
     give_up = time.monotonic() + _PATIENCE
