@@ -55,18 +55,18 @@ def unverified(entry: Entry, *, is_trusted: bool, given: bool) -> Iterator[Need]
 def required_consent(
     manifest: Manifest,
     installed: InstalledServer | None,
-    given: Mapping[str, JsonValue],
+    values: Mapping[str, JsonValue],
     kept: Mapping[str, JsonValue] | None = None,
 ) -> tuple[Need, ...]:
     """Return the consent required: whatever goes beyond the plain sandbox and was not consented to before.
 
-    *given* are the values for this installation. *kept* are the values, without secrets, that a removed server with the
-    same id left behind; None if it left neither values nor secrets.
+    *values* are those that the server will have, without its defaults. *kept* are the values, without secrets, that a
+    removed server with the same id left behind; None if it left neither values nor secrets.
     """
     before = installed.manifest if installed and installed.writable and installed.manifest else None
     needs = [*_address_change(manifest, installed, kept)]
     needs += [
-        Need("permission", text, filled_in(text, manifest, given), permissions.explain(text)[0])
+        Need("permission", text, filled_in(text, manifest, values), permissions.explain(text)[0])
         for text in granted(manifest)
         if not (before and text in before.all_permissions and _grants_the_same(text, before, manifest))
     ]
@@ -86,13 +86,12 @@ def granted(manifest: Manifest) -> list[str]:
     return [text for text in manifest.all_permissions if text not in words]
 
 
-def filled_in(text: str, manifest: Manifest, given: Mapping[str, JsonValue]) -> str:
-    """Return the permission *text* with its placeholders filled in, where values are known and not secret."""
-    shown = {key: value for key, value in given.items() if (prop := manifest.property(key)) and not prop.sensitive}
+def filled_in(text: str, manifest: Manifest, values: Mapping[str, JsonValue]) -> str:
+    """Return *text* with its placeholders filled in from *values*, else from defaults, where these are not secret."""
     if any((prop := manifest.property(key)) and prop.sensitive for key in placeholders(text)):
         return text
-    found = expand(text, config.merge(manifest, [manifest.config, shown]))
-    return ", ".join(found) or text
+    # An entry can contain a "config", which does not take effect.
+    return ", ".join(expand(text, config.merge(manifest, [values]))) or text
 
 
 def _grants_the_same(text: str, before: Manifest, after: Manifest) -> bool:
@@ -171,6 +170,8 @@ class Plan:
     needs: tuple[Need, ...]
     """The consent required."""
     answers: Answers
+    values: Mapping[str, JsonValue] = field(repr=False)
+    """The values, without secrets, that are set already and stay in force unless :attr:`answers` has others."""
     verified: str
     """Name of the trusted key that covers exactly this version; empty if there is none."""
     is_dry_run: bool
@@ -233,8 +234,9 @@ class Plan:
                 command = " ".join([transport.command, *transport.args]).strip()
                 yield PlanItem("command", command or transport.address, str(transport.type))
         manifest = Manifest.parse(entry.to_json(), entry.id)
+        values = {**self.values, **self.answers.given()}
         for text in granted(manifest):
-            yield PlanItem("permission", text, filled_in(text, manifest, self.answers.given()))
+            yield PlanItem("permission", text, filled_in(text, manifest, values))
         for name, value in manifest.env.items():
             yield PlanItem("variable", f"{name}={strip_credentials(value)}")
         if manifest.runtime.run_as == "system":
@@ -317,6 +319,7 @@ def make_plan(
     answers.set_config(options.config)
     verified = offer.signer if offer.verified else ""
     before = installed.manifest if installed is not None and installed.writable else None
+    values = _values(store, entry.id, before)
     is_upgrade = before is not None and registry != "" and recorded_registry(before) == registry
     needs: tuple[Need, ...] = ()
     if not options.consent:
@@ -325,7 +328,7 @@ def make_plan(
         kept = store.kept(entry.id) if is_orphan else None
         needs = (
             *unverified(entry, is_trusted=is_trusted, given=is_user_supplied),
-            *required_consent(manifest, installed, answers.given(), kept),
+            *required_consent(manifest, installed, {**values, **answers.given()}, kept),
         )
     return Plan(
         entry,
@@ -333,6 +336,7 @@ def make_plan(
         bool(options.version),
         needs,
         answers,
+        values,
         verified,
         options.dry_run,
         is_user_supplied,
@@ -402,6 +406,13 @@ def _check_source(entry: Entry, source: Source) -> None:
         known = ", ".join(sorted(RECIPES))
         raise InvalidManifest(f"{entry.id}: sources of type {source.type} cannot be installed; known types: {known}")
     recipe.check(entry, source)
+
+
+def _values(store: Store, server_id: str, before: Manifest | None) -> Mapping[str, JsonValue]:
+    """Return the values, without secrets, that activation carries over from *before* or from a removed server."""
+    if before is None:
+        return store.kept(server_id) or {}
+    return config.split(before, store.values(server_id))[0]
 
 
 def _installed(store: Store, server_id: str) -> tuple[InstalledServer | None, Configuration | None]:

@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Consent is to what will be in force: with the values that are set."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from mcpd.install import InstallOptions, JobState
+from tests.install.install_parts import World, local, project, reach
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+HELLO = "org.test.hello"
+HARMLESS = "/srv/harmless"
+
+
+async def asked(world: World, document: dict[str, Any], *, update: bool = False) -> list[tuple[str, str, str]]:
+    """Kind, key and label of what *document* needs consent to; nothing is installed."""
+    world.shelf.put(document)
+    if update:
+        job = await world.installer.update([HELLO], InstallOptions(), os.getuid())
+    else:
+        job = await world.installer.install(HELLO, InstallOptions(), os.getuid())
+    await reach(job, world, JobState.NEEDS_CONSENT)
+    found = [(need.kind, need.key, need.label if need.kind == "permission" else "") for need in job.needs]
+    shown = [(item.kind, item.key, item.label) for item in job.plan if item.kind in {"permission", "variable"}]
+    assert {need for need in found if need[0] == "permission"} <= set(shown)
+    assert {need[1] for need in found if need[0] == "variable"} <= {key for _, key, _ in shown}
+    job.cancel()
+    await job.wait()
+    return found
+
+
+def granting(source: Path, permission: str, default: str, **fields: Any) -> dict[str, Any]:
+    declared = {"configurableProperties": [{"key": "dir", "type": "path", "default": default}]}
+    return local(source, permissions=[f"filesystem:{permission}:{{config.dir}}"], **(declared | fields))
+
+
+@pytest.mark.parametrize("declared", [True, False])
+async def test_update_shows_the_value_that_is_set(world: World, tmp_path: Path, declared: bool) -> None:
+    source, mine = project(tmp_path / "src"), tmp_path / "mine"
+    mine.mkdir()
+    await world.fetch(granting(source, "ro", HARMLESS))
+    world.store.set_config(HELLO, {"dir": str(mine)})
+    fields: dict[str, Any] = {} if declared else {"configurableProperties": []}
+    needs = await asked(world, granting(source, "rw", HARMLESS, version="2", **fields), update=True)
+    assert needs == [("permission", "filesystem:rw:{config.dir}", f"filesystem:rw:{mine}")]
+
+
+async def test_values_in_an_entry_are_not_shown(world: World, tmp_path: Path) -> None:
+    document = granting(project(tmp_path / "src"), "rw", str(tmp_path), config={"dir": HARMLESS})
+    needs = await asked(world, document)
+    assert needs == [("permission", "filesystem:rw:{config.dir}", f"filesystem:rw:{tmp_path}")]
+
+
+async def test_first_installation_shows_the_value_that_was_kept(world: World, tmp_path: Path) -> None:
+    source, mine = project(tmp_path / "src"), tmp_path / "mine"
+    mine.mkdir()
+    await world.fetch(granting(source, "ro", HARMLESS))
+    world.store.set_config(HELLO, {"dir": str(mine)})
+    job = world.installer.uninstall(HELLO, os.getuid(), keep_config=True)
+    await job.wait()
+    needs = await asked(world, granting(source, "rw", HARMLESS))
+    assert ("permission", "filesystem:rw:{config.dir}", f"filesystem:rw:{mine}") in needs
