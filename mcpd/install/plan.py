@@ -18,8 +18,8 @@ from mcpd.install.sources.mcpb import McpbRecipe
 from mcpd.install.sources.npm import NpmRecipe
 from mcpd.install.sources.pypi import PypiRecipe
 from mcpd.install.updates import recorded_registry
-from mcpd.model import Manifest, Source, SourceType, strip_credentials
-from mcpd.model.placeholders import expand, placeholders
+from mcpd.model import Manifest, Source, SourceType, Target, strip_credentials
+from mcpd.model.placeholders import as_text, expand, placeholders
 from mcpd.model.steering import is_steering
 from mcpd.package_sources import PACKAGE_SOURCES
 from mcpd.paths import Scope
@@ -70,10 +70,11 @@ def required_consent(
         for text in granted(manifest)
         if not (before and text in before.all_permissions and _grants_the_same(text, before, manifest))
     ]
+    known = steering(before, before.config) if before else {}
     needs += [
         Need("variable", f"{name}={strip_credentials(value)}", "decides which code runs, or where it connects to")
-        for name, value in manifest.env.items()
-        if is_steering(name) and not (before and before.env.get(name) == value)
+        for name, value in steering(manifest, values).items()
+        if known.get(name) != value
     ]
     if manifest.runtime.run_as == "system" and not (before and before.runtime.run_as == "system"):
         needs.append(Need("run-as", "system", "runs as the system account mcp-server"))
@@ -92,6 +93,25 @@ def filled_in(text: str, manifest: Manifest, values: Mapping[str, JsonValue]) ->
         return text
     # An entry can contain a "config", which does not take effect.
     return ", ".join(expand(text, config.merge(manifest, [values]))) or text
+
+
+def steering(manifest: Manifest, values: Mapping[str, JsonValue]) -> dict[str, str]:
+    """Return the variables that decide which code runs, unless the user sets them, as the server gets them.
+
+    A variable can be in ``env``, or be the default of a property that is not in *values*.
+    """
+    merged = config.merge(manifest, [values])
+    secret = {prop.key for prop in manifest.configurable_properties if prop.sensitive}
+    found = {
+        name: text if secret.intersection(placeholders(text)) else ":".join(expand(text, merged)) or text
+        for name, text in manifest.env.items()
+    }
+    found |= {
+        prop.key: as_text(prop.default)
+        for prop in manifest.configurable_properties
+        if prop.target is Target.ENV and prop.default is not None and prop.key not in values
+    }
+    return {name: value for name, value in found.items() if is_steering(name)}
 
 
 def _grants_the_same(text: str, before: Manifest, after: Manifest) -> bool:
@@ -237,7 +257,7 @@ class Plan:
         values = {**self.values, **self.answers.given()}
         for text in granted(manifest):
             yield PlanItem("permission", text, filled_in(text, manifest, values))
-        for name, value in manifest.env.items():
+        for name, value in {**manifest.env, **steering(manifest, values)}.items():
             yield PlanItem("variable", f"{name}={strip_credentials(value)}")
         if manifest.runtime.run_as == "system":
             yield PlanItem("run-as", "system")

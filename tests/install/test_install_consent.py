@@ -66,3 +66,32 @@ async def test_first_installation_shows_the_value_that_was_kept(world: World, tm
     await job.wait()
     needs = await asked(world, granting(source, "rw", HARMLESS))
     assert ("permission", "filesystem:rw:{config.dir}", f"filesystem:rw:{mine}") in needs
+
+
+def steered(source: Path, default: str, **fields: Any) -> dict[str, Any]:
+    wanted = [{"key": "NODE_OPTIONS", "target": "env", "default": default}, {"key": "MODE", "default": default}]
+    return local(source, configurableProperties=wanted, **fields)
+
+
+async def test_default_that_decides_which_code_runs_is_agreed_to(world: World, tmp_path: Path) -> None:
+    source = project(tmp_path / "src")
+    assert await asked(world, steered(source, "--a")) == [("variable", "NODE_OPTIONS=--a", "")]
+    assert (await world.fetch(steered(source, "--a"))).error is None
+    assert (await world.fetch(steered(source, "--a", version="2"), consent=False)).error is None
+    assert await asked(world, steered(source, "--b", version="3"), update=True) == [
+        ("variable", "NODE_OPTIONS=--b", "")
+    ]
+    world.store.set_config(HELLO, {"NODE_OPTIONS": "--mine"})
+    assert (await world.update(HELLO)).error is None
+
+
+async def test_default_in_a_variable_that_decides_which_code_runs_is_agreed_to(world: World, tmp_path: Path) -> None:
+    source, env = project(tmp_path / "src"), {"PYTHONPATH": "lib:{config.MODE}", "PLAIN": "{config.MODE}"}
+    assert await asked(world, steered(source, "a", env=env)) == [
+        ("variable", "PYTHONPATH=lib:a", ""),
+        ("variable", "NODE_OPTIONS=a", ""),
+    ]
+    assert (await world.fetch(steered(source, "a", env=env))).error is None
+    assert ("variable", "PYTHONPATH=lib:b", "") in await asked(
+        world, steered(source, "b", env=env, version="2"), update=True
+    )
