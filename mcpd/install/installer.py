@@ -368,7 +368,16 @@ class Installer:
     def _plan(self, offer: CatalogEntry, options: InstallOptions, *, content: str = "", given: bool = False) -> Plan:
         content = content or content_digest(offer.entry)
         guard = Guard.of(self._paths, self._scope) if self._settings.runtime.sandbox == "on" else None
-        return make_plan(offer, options, self._store, guard, self._scope, content=content, is_user_supplied=given)
+        return make_plan(
+            offer,
+            options,
+            self._store,
+            guard,
+            self._scope,
+            content=content,
+            is_user_supplied=given,
+            has_state=self._states.is_kept(offer.entry.id),
+        )
 
     async def _change(self, job: Job, server_id: str, change: Callable[[], object]) -> None:
         """Stop *server_id*, apply *change*, and stop it again, since clients may have restarted it in the meantime."""

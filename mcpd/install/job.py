@@ -79,10 +79,11 @@ class Need:
     """A consent or a value that a job has to ask for."""
 
     kind: str
-    """``permission``, ``variable``, ``run-as``, ``remote``, ``unverified``, ``unchecked`` or ``config``."""
+    """``permission``, ``variable``, ``run-as``, ``remote``, ``kept``, ``unverified``, ``unchecked`` or ``config``."""
     key: str
-    """The permission, ``NAME=VALUE`` of the variable, the account, the address of the remote server, the unsigned file,
-    the address of the server that does not answer, or the key of the property; depending on :attr:`kind`."""
+    """The permission, ``NAME=VALUE`` of the variable, the account, the address of the remote server, the id of the
+    server that left something behind, the unsigned file, the address of the server that does not answer, or the key of
+    the property; depending on :attr:`kind`."""
     label: str = ""
     description: str = ""
     sensitive: bool = False

@@ -150,6 +150,19 @@ def _address_change(
         )
 
 
+def _left_behind(
+    manifest: Manifest, installed: InstalledServer | None, kept: Mapping[str, JsonValue] | None, *, has_state: bool
+) -> Iterator[Need]:
+    """Yield the need to confirm that a server on this machine gets what another one with its id left behind.
+
+    *has_state* is true if the state of a removed server was kept.
+    """
+    is_broken = installed is not None and installed.manifest is None
+    if manifest.remote is None and (is_broken or (installed is None and (kept is not None or has_state))):
+        whose = "the broken server" if is_broken else "a removed server"
+        yield Need("kept", manifest.id, description=f"gets the values, secrets and state of {whose} with this id")
+
+
 def _origins(address: str, values: Mapping[str, JsonValue]) -> list[str]:
     """Return scheme, host and port of *address* for each expansion with *values*, sorted."""
     return sorted({_origin(text) for text in expand(address, values) or [address]})
@@ -308,11 +321,13 @@ def make_plan(
     *,
     content: str,
     is_user_supplied: bool = False,
+    has_state: bool = False,
 ) -> Plan:
     """Plan the installation of *offer* in *scope*.
 
     *guard* checks the requested paths, None without a sandbox. *content* is the digest of the entry in the registry,
-    from which *offer* may have been completed. *is_user_supplied* is true if the caller supplied the files.
+    from which *offer* may have been completed. *is_user_supplied* is true if the caller supplied the files, *has_state*
+    if the state of a removed server with the same id was kept.
 
     Raises :class:`~mcpd.errors.InvalidManifest` for an entry that cannot be installed,
     :class:`~mcpd.errors.InvalidConfig` for invalid values, or if the values left by a removed server cannot be read,
@@ -322,7 +337,14 @@ def make_plan(
     def completed(entry: Entry) -> Plan:
         found = replace(whole, entry=entry, verified=bool(verified), signer=verified)
         return make_plan(
-            found, replace(asked, version=""), store, guard, scope, content=content, is_user_supplied=is_user_supplied
+            found,
+            replace(asked, version=""),
+            store,
+            guard,
+            scope,
+            content=content,
+            is_user_supplied=is_user_supplied,
+            has_state=has_state,
         )
 
     whole, asked = offer, options
@@ -344,10 +366,11 @@ def make_plan(
     needs: tuple[Need, ...] = ()
     if not options.consent:
         is_trusted = bool(verified) or is_upgrade
-        is_orphan = manifest.remote is not None and (installed is None or installed.manifest is None)
+        is_orphan = installed is None or installed.manifest is None
         kept = store.kept(entry.id) if is_orphan else None
         needs = (
             *unverified(entry, is_trusted=is_trusted, given=is_user_supplied),
+            *_left_behind(manifest, installed, kept, has_state=has_state),
             *required_consent(manifest, installed, {**values, **answers.given()}, kept),
         )
     return Plan(

@@ -86,8 +86,12 @@ class States:
 
     async def drop_unless_kept(self, server_id: str) -> None:
         """Like :meth:`drop`, unless the state was kept; used before a first installation, or after its failure."""
-        if not await asyncio.to_thread(self._marker(server_id).exists):
+        if not await asyncio.to_thread(self.is_kept, server_id):
             await self.drop(server_id)
+
+    def is_kept(self, server_id: str) -> bool:
+        """Return whether the state of *server_id*, which was removed, is kept for its next installation."""
+        return self._marker(server_id).exists()
 
     async def settle(self, server_id: str) -> None:
         """Remove the marker of a kept state: it belongs to an installed server again."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Consent is to what will be in force: with the values that are set."""
+"""Consent is to what will be in force: with the values that are set, and with what a removed server left behind."""
 
 from __future__ import annotations
 
@@ -35,6 +35,12 @@ async def asked(world: World, document: dict[str, Any], *, update: bool = False)
     return found
 
 
+async def remove(world: World) -> None:
+    job = world.installer.uninstall(HELLO, os.getuid(), keep_config=True)
+    await job.wait()
+    assert job.error is None
+
+
 def granting(source: Path, permission: str, default: str, **fields: Any) -> dict[str, Any]:
     declared = {"configurableProperties": [{"key": "dir", "type": "path", "default": default}]}
     return local(source, permissions=[f"filesystem:{permission}:{{config.dir}}"], **(declared | fields))
@@ -57,15 +63,42 @@ async def test_values_in_an_entry_are_not_shown(world: World, tmp_path: Path) ->
     assert needs == [("permission", "filesystem:rw:{config.dir}", f"filesystem:rw:{tmp_path}")]
 
 
-async def test_first_installation_shows_the_value_that_was_kept(world: World, tmp_path: Path) -> None:
+@pytest.mark.parametrize("signer", ["", "honest"])
+async def test_what_a_removed_server_left_behind_is_not_taken_over_unasked(
+    world: World, tmp_path: Path, signer: str
+) -> None:
     source, mine = project(tmp_path / "src"), tmp_path / "mine"
     mine.mkdir()
     await world.fetch(granting(source, "ro", HARMLESS))
     world.store.set_config(HELLO, {"dir": str(mine)})
-    job = world.installer.uninstall(HELLO, os.getuid(), keep_config=True)
-    await job.wait()
-    needs = await asked(world, granting(source, "rw", HARMLESS))
-    assert ("permission", "filesystem:rw:{config.dir}", f"filesystem:rw:{mine}") in needs
+    await remove(world)
+    world.shelf.signer = signer
+    assert await asked(world, granting(source, "rw", HARMLESS)) == [
+        ("kept", HELLO, ""),
+        ("permission", "filesystem:rw:{config.dir}", f"filesystem:rw:{mine}"),
+    ]
+
+
+@pytest.mark.parametrize("what", ["secret", "state", "nothing"])
+async def test_secrets_and_state_are_not_taken_over_unasked(world: World, tmp_path: Path, what: str) -> None:
+    document = local(project(tmp_path / "src"), configurableProperties=[{"key": "TOKEN", "sensitive": True}])
+    await world.fetch(document)
+    if what == "secret":
+        world.store.set_secret(HELLO, "TOKEN", "s3cret")
+    if what != "state":
+        (world.paths.user.state / HELLO).rmdir()
+    await remove(world)
+    if what == "nothing":
+        assert (await world.fetch(document, consent=False)).error is None
+    else:
+        assert await asked(world, document) == [("kept", HELLO, "")]
+
+
+async def test_server_in_place_of_a_broken_one_is_agreed_to(world: World, tmp_path: Path) -> None:
+    document = local(project(tmp_path / "src"))
+    await world.fetch(document)
+    (world.store.generation_path(HELLO, 1) / "manifest.json").write_text("{")
+    assert await asked(world, document) == [("kept", HELLO, "")]
 
 
 def steered(source: Path, default: str, **fields: Any) -> dict[str, Any]:
