@@ -9,8 +9,8 @@ MAX_TOOL: Final = 128 * 1024
 MAX_FILE: Final = 4 * 1024 * 1024
 """Maximum size of the schemas of a tool, and of all tools of a file, in characters of JSON, approximately."""
 
-MAX_EFFORT: Final = 16 * 1024 * 1024
-"""Maximum total of the parts of a file that are read for references to them, in characters; takes some seconds."""
+MAX_EFFORT: Final = 4 * 1024 * 1024
+"""Maximum total of the parts of a file that are read for references to them, in characters; takes a second or two."""
 
 
 class Budget:
