@@ -55,6 +55,12 @@ def events(body: str) -> list[Any]:
     return [json.loads(line[6:]) for line in body.splitlines() if line.startswith("data: ")]
 
 
+def records(path: Path) -> list[dict[str, Any]]:
+    """The JSON lines of a file that may be written at the moment, without one that is not whole yet."""
+    data = path.read_bytes() if path.exists() else b""
+    return [json.loads(line) for line in data.split(b"\n")[:-1]]
+
+
 def eventually(condition: Callable[[], object], what: str) -> None:
     """Wait until *condition* holds; fails if it does not within a generous time."""
     deadline = time.monotonic() + PATIENCE

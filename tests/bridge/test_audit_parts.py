@@ -29,7 +29,7 @@ from mcpd.bridge.observe.observer import Observer, is_tool_error
 from mcpd.bridge.observe.watch import Outcome
 from mcpd.bridge.upstream.call import Answer, Call
 from mcpd.errors import InvalidArgument, McpdError
-from tests.bridge.test_bridge_audit import lines
+from tests.bridge.bridge_harness import records
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -160,8 +160,8 @@ def test_lines_go_on_in_a_new_file_after_rotation(tmp_path: Path) -> None:
     output.reopen()
     output.write([output.entry(record("new"))], 3)
     output.close()
-    assert [each["tool"] for each in lines(tmp_path / "calls.1")] == ["old"]
-    assert [each.get("tool", each.get("lost")) for each in lines(path)] == [3, "new"]
+    assert [each["tool"] for each in records(tmp_path / "calls.1")] == ["old"]
+    assert [each.get("tool", each.get("lost")) for each in records(path)] == [3, "new"]
 
 
 def test_a_pipe_that_nobody_reads_costs_records_and_no_more(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

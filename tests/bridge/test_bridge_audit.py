@@ -15,20 +15,16 @@ from typing import TYPE_CHECKING, Any
 import httpx2
 import pytest
 
-from tests.bridge.bridge_harness import FIXTURE, Bridge, call, eventually, text_of
+from tests.bridge.bridge_harness import FIXTURE, Bridge, call, eventually, records, text_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
 
-def lines(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_bytes().splitlines()] if path.exists() else []
-
-
 def recorded(path: Path, count: int) -> list[dict[str, Any]]:
-    eventually(lambda: len(lines(path)) >= count, f"{count} calls are recorded")
-    return lines(path)
+    eventually(lambda: len(records(path)) >= count, f"{count} calls are recorded")
+    return records(path)
 
 
 # ---------------------------------------------------------------------------------------- a bridge that records
@@ -146,7 +142,7 @@ def test_a_call_that_is_refused_for_its_form_is_recorded_once(
     client = audited.client()
     assert client.http.post(client.path, json=body, headers={**client.headers, **headers}).status_code >= 400
     assert audited.stop() == 0
-    assert [(line["server"], line["tool"], line["outcome"]) for line in lines(trail)] == [
+    assert [(line["server"], line["tool"], line["outcome"]) for line in records(trail)] == [
         ("s", "echo", f"refused:{reason}")
     ]
 
@@ -159,7 +155,7 @@ def test_every_call_of_a_batch_that_came_too_fast_is_recorded(alone: Callable[..
     assert client.post(call("echo")).status_code == 200
     assert client.http.post(client.path, json=batch, headers=headers).status_code == 429
     assert bridge.stop() == 0
-    assert [line["outcome"] for line in lines(trail)] == ["result", *["refused:rate"] * 100]
+    assert [line["outcome"] for line in records(trail)] == ["result", *["refused:rate"] * 100]
 
 
 def test_large_arguments_are_digested_as_a_whole(audited: Bridge, trail: Path) -> None:
@@ -175,7 +171,7 @@ def test_what_was_recorded_last_is_there_when_the_bridge_has_ended(audited: Brid
     for _ in range(40):
         client.ask(call("echo"))
     assert audited.stop() == 0
-    assert len(lines(trail)) == 40
+    assert len(records(trail)) == 40
 
 
 def test_a_record_is_one_line_whatever_the_tool_is_called(audited: Bridge, trail: Path) -> None:

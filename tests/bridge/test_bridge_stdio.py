@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.bridge.bridge_harness import PATIENCE, call, eventually, initialize, is_alive, text_of
+from tests.bridge.bridge_harness import PATIENCE, call, eventually, initialize, is_alive, records, text_of
 from tests.bridge.stdio_machine import INITIALIZED, Talk, mapped_machine, modern, stdio_socket
 
 if TYPE_CHECKING:
@@ -254,8 +254,7 @@ def test_a_call_beyond_those_that_may_wait_is_audited(machine: Machine) -> None:
         assert (answer["id"], "requests wait for their answers" in answer["error"]["message"]) == ("more", True)
 
     def outcomes() -> list[str]:
-        lines = [json.loads(line) for line in (machine.home / "audit").read_text().splitlines()]
-        return [line["outcome"] for line in lines if line["tool"] == "one too many"]
+        return [line["outcome"] for line in records(machine.home / "audit") if line["tool"] == "one too many"]
 
     eventually(lambda: outcomes() == ["refused:LimitsExceeded"], "the refusal is recorded")
 
@@ -265,12 +264,11 @@ def test_calls_are_audited(machine: Machine) -> None:
         assert text_of(talk.open().ask(call("say", 1, text="x"))) == "fixed"
         assert talk.ask(call("echo", 2))["result"]["isError"]
 
-    def records() -> list[tuple[str, str, str]]:
-        lines = [json.loads(line) for line in (machine.home / "audit").read_text().splitlines()]
-        return [(line["server"], line["tool"], line["outcome"]) for line in lines]
+    def recorded() -> list[tuple[str, str, str]]:
+        return [(line["server"], line["tool"], line["outcome"]) for line in records(machine.home / "audit")]
 
-    eventually(lambda: ("narrow", "say", "result") in records(), "the call is on record")
-    eventually(lambda: ("narrow", "echo", "tool-error") in records(), "what was refused is, too")
+    eventually(lambda: ("narrow", "say", "result") in recorded(), "the call is on record")
+    eventually(lambda: ("narrow", "echo", "tool-error") in recorded(), "what was refused is, too")
 
 
 def test_a_client_that_does_not_read_costs_itself_only(machine: Machine) -> None:
