@@ -103,7 +103,6 @@ def test_a_shell_scripts_object_has_to_be_one() -> None:
         ({"stopped": "time", "code": -9}, "The call ran for more than 30 s and was stopped."),
         ({"stopped": "output", "code": -9}, "The call wrote more than 10485760 bytes and was stopped."),
         ({"stopped": "processes", "code": -9}, "The call started more than 256 processes and was stopped."),
-        ({"stopped": "memory", "code": -9}, "The call used more than 1 GiB of memory and was stopped."),
         ({"stopped": "start", "code": None}, "The call could not be started: no room."),
         ({"stopped": "", "code": -11}, "The call was killed by signal SIGSEGV."),
         ({"stopped": "", "code": -24}, "The call used more than 30 s of processor time and was stopped."),

@@ -14,8 +14,8 @@ AT_ONCE: Final = 64
 class Limits:
     """Limits of one call.
 
-    ``seconds`` of elapsed time; ``memory`` in bytes, for the data of each of its processes and for everything that they
-    hold together; the number of concurrent ``processes``; and ``output`` in bytes, for the result and for printed text.
+    ``seconds`` of elapsed time; ``memory`` in bytes, for the data of each of its processes; the number of concurrent
+    ``processes``; and ``output`` in bytes, for the result and for printed text.
     """
 
     seconds: float

@@ -5,8 +5,8 @@ It is the subreaper of all processes that the worker starts, and leaves none of 
 has ended, when a limit is exceeded, when its channel is closed (the call was cancelled, or the server died), and when
 the zygote dies.
 
-Its last frame is ``{"stopped": why, "code": N, "tail": text}``. ``why`` is ``time``, ``output``, ``memory``,
-``processes``, ``zygote``, ``start`` (it could not be started; ``tail`` is the reason) or empty; ``code`` is the
+Its last frame is ``{"stopped": why, "code": N, "tail": text}``. ``why`` is ``time``, ``output``, ``processes``,
+``zygote``, ``start`` (it could not be started; ``tail`` is the reason) or empty; ``code`` is the
 worker's exit code (negative: the signal that killed it, null: it could not be killed), ``tail`` the end of its
 stderr. A function's result is sent as soon as it is complete, and its processes are ended afterwards; the channel is
 closed when none of them are left.
@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NoReturn
 
 from mcpd.servers import tree
-from mcpd.servers.scripts.calls import confine, frames, memory
+from mcpd.servers.scripts.calls import confine, frames
 from mcpd.servers.scripts.calls.lines import Lines
 
 if TYPE_CHECKING:
@@ -77,8 +77,7 @@ class Keeper:
         self._over = self._answered = False
         self._deadline = math.inf
         self._watch = self._watch_at = math.inf
-        self._processes = self._most = self._memory = 0
-        self._weigh_at = -math.inf
+        self._processes = self._most = 0
         self._log = Lines(self._say_line)
         self._err_log = Lines(self._say_line, self._log)
         self._tail = bytearray()
@@ -160,23 +159,12 @@ class Keeper:
         if now >= self._watch_at:
             if self._stem:
                 self._end_strays()
-            below = tree.descendants_of(os.getpid(), self._processes)
-            count = len(below)
+            count = len(tree.descendants_of(os.getpid(), self._processes))
             if count > self._processes:
                 self._stop("processes")
-            elif now >= self._weigh_at:
-                self._weigh([self._worker] if self._stem else below)
             self._watch_at = time.monotonic() + (self._watch if count * 4 < self._processes else WATCH_CLOSELY)
         if now >= self._deadline:
             self._stop("time")
-
-    def _weigh(self, pids: list[int]) -> None:
-        """Check how much memory *pids* hold, so rarely that there is time for other work."""
-        begun = time.monotonic()
-        if memory.held_by(pids, self._memory) > self._memory:
-            self._stop("memory")
-        ended = time.monotonic()
-        self._weigh_at = ended + 10 * (ended - begun)
 
     def _end_strays(self) -> None:
         """End the processes left by a killed keeper below the stem."""
@@ -216,7 +204,7 @@ class Keeper:
         """Set the limits of the call."""
         now = time.monotonic()
         self._deadline = now + job["seconds"] if job["seconds"] else math.inf
-        self._processes, self._most, self._memory = int(job["processes"]), int(job["output"]), int(job["memory"])
+        self._processes, self._most = int(job["processes"]), int(job["output"])
         self._shell = bool(job["shell"])
         self._watch = job["watch"]
         self._watch_at = now + self._watch

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from mcpd.servers.scripts.calls import results
-from mcpd.servers.scripts.calls.job import Outcome, size
+from mcpd.servers.scripts.calls.job import Outcome
 
 if TYPE_CHECKING:
     from mcpd.servers.scripts.calls.job import Limits
@@ -52,8 +52,6 @@ def _stopped(why: str, report: Report, limits: Limits) -> str:
         return f"The call wrote more than {limits.output} bytes and was stopped."
     if why == "processes":
         return f"The call started more than {limits.processes} processes and was stopped."
-    if why == "memory":
-        return f"The call used more than {size(limits.memory)} of memory and was stopped."
     if why == "start":
         return f"The call could not be started: {report.last['tail']}."
     return "The call was ended: the process that started it was killed."

@@ -65,7 +65,7 @@ def run(script: Script, ends: Ends, base: int, zygote: type[Zygote], module: Mod
         if "stem" in task:
             _become_zygote(script, base, zygote, task)
         if scoped:
-            # Other calls cannot trace this process, but its keeper can read how much memory it shares.
+            # Other calls cannot trace this process, so its files in /proc can be its own.
             tree.prctl(tree.PR_SET_DUMPABLE, 1)
         confine.limit_time(task["limits"]["seconds"])
         if "words" in task:
