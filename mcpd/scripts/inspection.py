@@ -102,10 +102,7 @@ def _comments(data: bytes) -> Iterator[str]:
         text = line.lstrip("#").strip()
         if text.startswith("SPDX-"):
             continue
-        if text.startswith("@describe "):
-            text = text.removeprefix("@describe ")
-        if not text.startswith("@"):
-            yield text
+        yield text
 
 
 def _shell_problem(data: bytes) -> str:

@@ -38,14 +38,6 @@ def {long}(text: str) -> str:
     """Says it as well."""
     return text
 '''.replace("{long}", "a" * 100)
-COMMANDS: Final = """#!/bin/bash
-# @cmd Says it
-# @option --size[=1|2] The size
-# @arg words* The words
-say.it() { echo; }
-# @cmd Shows it
-show::größe() { echo; }
-"""
 
 
 def schemas(schema: Any) -> Iterator[dict[str, Any]]:
@@ -124,7 +116,7 @@ async def test_every_model_api_takes_the_tools_of_the_bundled_servers(tmp_path: 
     } == {}
 
 
-@pytest.mark.parametrize(("name", "text"), [("odd.py", ODD), ("my.odd.sh", COMMANDS), ("my.tool.sh", "echo\n")])
+@pytest.mark.parametrize(("name", "text"), [("odd.py", ODD), ("my.tool.sh", "echo\n")])
 async def test_every_model_api_takes_the_tools_of_a_script(tmp_path: Path, name: str, text: str) -> None:
     (tmp_path / name).write_text(text)
     tools = await listed(tmp_path, *scripts_harness.PROGRAM, str(tmp_path / name))

@@ -90,7 +90,7 @@ def test_a_script_of_the_system_runs_as_whoever_calls_or_as_the_machines_own_use
     assert json.loads(called(machine, "ours", "who", user="bob"))["uid"] == machine.uid("bob")
     # What mcpd's own unit lets it do to read these is another thing than what a user's process may.
     machine.write("/etc/mcp/scripts/large.py", '"""Is large."""\n' + "# and larger\n" * 2000)
-    machine.write("/etc/mcp/scripts/shell.sh", "#!/bin/sh\n# @describe Is a shell's.\necho\n")
+    machine.write("/etc/mcp/scripts/shell.sh", "#!/bin/sh\n# Is a shell's.\necho\n")
     machine.write("/etc/mcp/scripts/endless.sh", "#!/bin/sh\ncat " + "<<A " * 65_000 + "\n")
     found = listed(machine)
     assert [found[name]["summary"] for name in ("large", "shell")] == ["Is large.", "Is a shell's."]

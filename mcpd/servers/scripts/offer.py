@@ -139,7 +139,7 @@ class Tools:
             if definition.kind == "python":
                 found, self._functions = python.read(definition.source, definition.path)
             elif definition.kind == "shell":
-                found = shell.tools(definition.source, definition.id)
+                found = [shell.tool(definition.source, definition.id)]
         except InvalidManifest as error:
             self._broken = error.message
             self.problems.append(error.message)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from mcpd.errors import InvalidArgument, McpdError, TimedOut
@@ -121,7 +121,7 @@ def job(definition: Definition, offered: Offered, arguments: dict[str, Any]) -> 
     if definition.kind == "python":
         return PythonJob(function=tool.function, arguments=arguments, context=definition.context())
     if offered.found:
-        return ShellJob(words=tuple(shell.words(tool, arguments)), environment={TOOL: tool.name})
+        return ShellJob(words=tuple(shell.words(tool.function, arguments)), environment={TOOL: tool.name})
     return ShellJob(
         words=tuple(_words(tool, arguments)),
         environment={TOOL: tool.name},
@@ -137,7 +137,7 @@ def _words(tool: Tool, arguments: dict[str, Any]) -> Iterator[str]:
     """
     named = tool.input_schema.get("properties", {})
     line = {ARGS: arguments[ARGS]} if set(named) == {ARGS} and ARGS in arguments else {}
-    yield from shell.words(replace(tool, options=()), line)
+    yield from shell.words(tool.function, line)
     for name in () if line else named:
         value = arguments.get(name)
         for each in value if isinstance(value, list) else [value]:

@@ -206,7 +206,6 @@ def test_any_python_script_can_be_inspected(data: bytes) -> None:
 def test_the_first_line_of_a_comment_is_the_summary() -> None:
     text = b"#!/bin/sh\n# SPDX-License-Identifier: MIT\n#\n# Says \x1b[31mhello.\n# More\necho\n"
     assert inspect(text, "shell").summary == "Says  [31mhello."
-    assert inspect(b"#!/bin/bash\n# @describe Does it\n", "shell").summary == "Does it"
     assert inspect(b"echo\n# late\n", "shell").summary == ""
 
 
