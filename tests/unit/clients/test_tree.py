@@ -138,7 +138,7 @@ def test_what_is_no_file_of_ours_is_refused(tree: Tree, kind: str) -> None:
     before = len(list(Path("/proc/self/fd").iterdir()))
     with pytest.raises(InvalidConfig, match=str(path)):
         tree.read(path)
-    assert len(list(Path("/proc/self/fd").iterdir())) == before
+    assert len(list(Path("/proc/self/fd").iterdir())) <= before
 
 
 def test_nothing_is_written_or_cleared_away_through_a_symlink_out_of_the_tree(tmp_path: Path) -> None:

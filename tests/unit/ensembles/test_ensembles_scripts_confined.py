@@ -230,7 +230,7 @@ async def test_nor_does_cancelling_it_again_leave_anything_while_it_starts(den: 
     with closing(ScriptAgents(den.settings, find)) as agents:
         await _cancelled_twice(den, agents, entered, go_on)
     assert not den.processes()
-    assert len(list(Path("/proc/self/fd").iterdir())) == before
+    assert len(list(Path("/proc/self/fd").iterdir())) <= before
 
 
 async def _cancelled_twice(den: Den, agents: ScriptAgents, entered: threading.Event, go_on: threading.Event) -> None:
@@ -266,7 +266,7 @@ async def test_no_descriptor_is_left(den: Den) -> None:
         await den.shell("echo 1")
         with pytest.raises(McpdError):
             await den.run("none.py")
-    assert len(list(Path("/proc/self/fd").iterdir())) == before
+    assert len(list(Path("/proc/self/fd").iterdir())) <= before
 
 
 @pytest.mark.parametrize("tier", ["project", "user"])

@@ -43,7 +43,7 @@ def test_a_refused_directory_leaves_nothing_open(place: Path) -> None:
     with pytest.raises(FileNotFoundError):
         pin(place / "missing/too")
     os.close(pin(place).fd)
-    assert len(list(Path("/proc/self/fd").iterdir())) == before
+    assert len(list(Path("/proc/self/fd").iterdir())) <= before
 
 
 def test_an_overlap_is_seen_whatever_name_a_mount_gives(place: Path) -> None:

@@ -296,7 +296,7 @@ async def test_no_descriptor_is_left(bench: Workbench) -> None:
         await shell(bench, "echo x; echo y >&2", stdin=b"x")
         with pytest.raises(NotFound):
             await bench.new_call().run(Command(("no-such-program",), bench.jail.place(".")))
-    assert len(list(Path("/proc/self/fd").iterdir())) == before
+    assert len(list(Path("/proc/self/fd").iterdir())) <= before
 
 
 async def test_no_roots_no_command(tmp_path: Path) -> None:
