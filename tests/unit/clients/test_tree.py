@@ -197,7 +197,7 @@ def test_no_symlink_in_the_tree_is_followed_wherever_it_leads(tmp_path: Path, wh
         with pytest.raises(InvalidConfig, match=f"^{place}: a symlink"):
             attempt()
     assert contents(tmp_path) == before
-    assert _descriptors() == descriptors
+    assert _descriptors() <= descriptors
 
 
 def test_the_tree_may_lie_behind_a_symlink(tmp_path: Path) -> None:
@@ -252,7 +252,7 @@ def test_a_file_is_removed_and_a_directory_is_not(tree: Tree) -> None:
         tree.remove(path)
     assert tree.names(path) == []
     assert tree.names(target) == []
-    assert _descriptors() == descriptors
+    assert _descriptors() <= descriptors
 
 
 @pytest.mark.parametrize("kind", ["fifo", "symlink", "dangling", "socket", "huge"])
