@@ -166,14 +166,17 @@ async def test_T5_5_exceptions_are_errors_and_the_traceback_is_in_the_log() -> N
         ("def f(): raise SystemExit(['bye'])", "['bye']"),
         (
             "from mcpd.script import Image\ndef f(): return [Image(b'', 5)]",
-            "The result contains a Image that is no content block of MCP.",
+            "The result contains an object of the type Image, which is not a content block of MCP.",
         ),
         ("def g(): pass", "/nowhere/tool.py has no function 'f'."),
         ("x =", "/nowhere/tool.py:1: invalid syntax"),
-        ("import nothing_of_that_name", "No module named 'nothing_of_that_name'"),
+        ("import nothing_of_that_name", "/nowhere/tool.py:1: No module named 'nothing_of_that_name'"),
         ("def f(x): pass", "The argument 'x' is missing."),
-        ("def f(): return object()", "The result contains a object, which JSON cannot say."),
-        ("def f():\n    a = []\n    a.append(a)\n    return a", "The result contains itself, which JSON cannot say."),
+        ("def f(): return object()", "The result contains an object of the type object, which JSON cannot represent."),
+        (
+            "def f():\n    a = []\n    a.append(a)\n    return a",
+            "The result contains itself, which JSON cannot represent.",
+        ),
     ],
 )
 async def test_errors_say_what_was_wrong(source: str, error: str) -> None:

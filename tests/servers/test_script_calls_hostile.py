@@ -369,7 +369,7 @@ async def test_an_exception_without_a_message_that_can_be_had() -> None:
             def __str__(self): raise self
         def f(): raise Odd
         """
-    assert (await of(source)).error == "Odd (and its message cannot be had)"
+    assert (await of(source)).error == "Odd (its message cannot be read)"
 
 
 async def test_a_context_and_arguments_of_a_megabyte_arrive() -> None:

@@ -118,9 +118,11 @@ def _message(error: BaseException) -> str:
     try:
         text = str(error).strip()
     except BaseException:  # noqa: BLE001 -- the script's own __str__
-        return f"{name} (and its message cannot be had)"
+        return f"{name} (its message cannot be read)"
     if isinstance(error, KeyError):
         text = f"KeyError: {text}"
+    if isinstance(error, ImportError) and (trace := error.__traceback__) is not None:
+        text = f"{trace.tb_frame.f_code.co_filename}:{trace.tb_lineno}: {text}"
     if len(text) > LONGEST_MESSAGE:
         text = f"{text[:LONGEST_MESSAGE]}…"
     return text or name

@@ -119,7 +119,10 @@ def _block(value: Content) -> dict[str, Any]:
     """Return the content block for *value*; raises :class:`NotJson` if it is invalid."""
     block: dict[str, Any] = plain(value.block())
     if not are_blocks([block]):
-        raise NotJson(f"The result contains a {type(value).__qualname__} that is no content block of MCP.")
+        raise NotJson(
+            f"The result contains an object of the type {type(value).__qualname__}, which is not a content block of"
+            " MCP."
+        )
     return block
 
 
@@ -235,7 +238,7 @@ def _plain(value: Any, above: set[int]) -> Any:
     if (leaf := _leaf(value)) is not None:
         return leaf
     if id(value) in above:
-        raise NotJson("The result contains itself, which JSON cannot say.")
+        raise NotJson("The result contains itself, which JSON cannot represent.")
     if len(above) >= DEEPEST:
         raise NotJson("The result is nested too deeply for JSON.")
     above.add(id(value))
@@ -295,7 +298,7 @@ def _nested(value: Any, above: set[int]) -> Any:
     pydantic = sys.modules.get("pydantic")
     if pydantic and isinstance(value, pydantic.BaseModel):
         return _plain(value.model_dump(mode="json", by_alias=True), above)
-    raise NotJson(f"The result contains a {type(value).__qualname__}, which JSON cannot say.")
+    raise NotJson(f"The result contains an object of the type {type(value).__qualname__}, which JSON cannot represent.")
 
 
 def _key(key: Any) -> str:
