@@ -188,7 +188,9 @@ async def test_a_secret_has_a_size_and_an_end(core: Core, client: Client, tmp_pa
 async def test_a_blocking_pipe_blocks_nobody(core: Core, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(arguments, "READ_TIMEOUT", 120.0)
     read, write = os.pipe()
-    pending = asyncio.create_task(client.manager.call("SetSecret", "ssha{sv}", ["x", "token", 0, {}], fds=[read]))
+    pending = asyncio.create_task(
+        client.manager.call("SetSecret", "ssha{sv}", ["x", "token", 0, {}], fds=[read], timeout=120)
+    )
     for part in (b"a", b"b", b"c"):
         await client.manager.call("ListServers", "a{sv}", [{}])
         os.write(write, part)
