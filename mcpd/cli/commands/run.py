@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING
 
 from mcpd.cli.output import clean, note
@@ -26,24 +27,7 @@ _FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 def run(args: argparse.Namespace) -> int:
-    """``mcpctl run``; returns the exit code of the server. SIGTERM, SIGINT and SIGHUP stop it.
-
-    Without ``--system``, root runs a server of its own if the system has none of that name, because the configurations
-    of clients do not name the scope.
-    """
-    try:
-        return _run(args)
-    except (NotFound, ServiceUnavailable) as error:
-        if not args.system or "asks_system" in args:
-            raise
-        args.system = False
-        try:
-            return _run(args)
-        except (NotFound, ServiceUnavailable):
-            raise error from None
-
-
-def _run(args: argparse.Namespace) -> int:
+    """``mcpctl run``; returns the exit code of the server. SIGTERM, SIGINT and SIGHUP stop it."""
     environment = _environment()
     try:
         return asyncio.run(_direct(args, environment))
@@ -52,7 +36,8 @@ def _run(args: argparse.Namespace) -> int:
 
 
 async def _direct(args: argparse.Namespace, environment: dict[str, str]) -> int:
-    async with spawned(args, args.id, _standard_fds(), environment) as server:
+    async with AsyncExitStack() as stack:
+        server = await _started(stack, args, environment)
         if server.relay is None:
             _release_stdio()
         stopping: set[asyncio.Task[None]] = set()
@@ -65,6 +50,25 @@ async def _direct(args: argparse.Namespace, environment: dict[str, str]) -> int:
         if server.relay is not None:
             await asyncio.to_thread(server.relay.drain)
         return code
+
+
+async def _started(stack: AsyncExitStack, args: argparse.Namespace, environment: dict[str, str]) -> Spawned:
+    """Start the server until *stack* is closed.
+
+    Without ``--system``, root gets a server of its own if the system has none of that name or no mcpd, because the
+    configurations of clients do not name the scope.
+    """
+    fds = _standard_fds()
+    try:
+        return await stack.enter_async_context(spawned(args, args.id, fds, environment))
+    except (NotFound, ServiceUnavailable) as error:
+        if not args.system or "asks_system" in args:
+            raise
+        args.system = False
+        try:
+            return await stack.enter_async_context(spawned(args, args.id, fds, environment))
+        except (NotFound, ServiceUnavailable):
+            raise error from None
 
 
 async def _stop(server: Spawned) -> None:
