@@ -56,6 +56,13 @@ TOLD_AT_ONCE: Final = 200
 """Sessions that are told before others have their turn."""
 _OUT_OF_USE: Final = (NotFound, Disabled, NotSupported, SystemInstanceOnly, InvalidConfig)
 """Why a server that was in use cannot be used any more, however often one asks."""
+MOST_ASKED: Final = 64
+"""Requests of one server to its client that may be unanswered."""
+_OF_MEMBER: Final = frozenset({"resources/subscribe", "resources/unsubscribe", "logging/setLevel"})
+"""Requests that change what a session hears, which its process cannot know if it has several."""
+_CANCELLED: Final = frozenset({"requestId"})
+_CHANGED: Final = {method: jsonrpc.encode(jsonrpc.notification(method)) for method in CHANGES}
+"""The notifications that lists have changed, which many sessions get."""
 
 
 def renewed(kind: Kind, info: ServerInfo | None) -> Kind:
@@ -155,15 +162,6 @@ class Renewal:
                 await asyncio.sleep(0)
 
 
-MOST_ASKED: Final = 64
-"""Requests of one server to its client that may be unanswered."""
-_OF_MEMBER: Final = frozenset({"resources/subscribe", "resources/unsubscribe", "logging/setLevel"})
-"""Requests that change what a session hears, which its process cannot know if it has several."""
-_CANCELLED: Final = frozenset({"requestId"})
-_CHANGED: Final = {method: jsonrpc.encode(jsonrpc.notification(method)) for method in CHANGES}
-"""The notifications that lists have changed, which many sessions get."""
-
-
 @dataclass(frozen=True, slots=True)
 class Kind:
     """Properties that sessions have in common if they were opened in the same way."""
@@ -175,7 +173,7 @@ class Kind:
     params: bytes
     """Those of ``initialize``; of a member of a pool, those with which its processes were greeted."""
     pool: Pool | None = None
-    """Of whose processes it uses one; else it has a slot of its own."""
+    """The pool whose processes it uses; None if it has a slot of its own."""
     result: bytes = b""
     """The InitializeResult, as the server wrote it."""
     version: str = ""
@@ -215,7 +213,7 @@ class Session:
         self.id = secrets.token_urlsafe(24)
         self.kind = kind
         self.used = kind.table.now()
-        """When a request was made of it that did not go to a slot."""
+        """The time of its last request that did not go to a slot."""
         self._life: _Life | None = None
 
     @property

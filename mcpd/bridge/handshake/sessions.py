@@ -49,7 +49,7 @@ class Sessions:
         self._pools = pools
         self._sessions: dict[str, Session] = {}
         self._per_caller: dict[Caller, int] = {}
-        self._seated: dict[Caller, int] = {}
+        self._with_slot: dict[Caller, int] = {}
         self._sweeper = Sweeper(self._all, Session.due, self._expire)
         self._last: Kind | None = None
         self._encoded: tuple[Message, bytes] = ({}, b"")
@@ -99,10 +99,10 @@ class Sessions:
         return [(session.caller, session.server) for session in self._sessions.values()]
 
     def count(self, server: str, caller: Caller) -> tuple[int, int]:
-        """How many sessions *caller* has with *server*, and how many processes run for them and without one."""
+        """Return the number of sessions of *caller* with *server*, and of the processes that *caller* can use."""
         own = [each for each in self._sessions.values() if each.server == server and each.caller == caller]
-        seated = sum(each.slot is not None and each.slot.child is not None for each in own)
-        return len(own), seated + self._pools.count(server, caller)
+        running = sum(each.slot is not None and each.slot.child is not None for each in own)
+        return len(own), running + self._pools.count(server, caller)
 
     def idle_timeout(self, info: ServerInfo) -> float:
         """Seconds after which an unused session with the server *info* ends."""
@@ -250,7 +250,7 @@ class Sessions:
 
     def _slot(self, session: Session, info: ServerInfo) -> ProcessSlot:
         limit = self.parts.options.max_sessions
-        if self._seated.get(session.caller, 0) >= limit:
+        if self._with_slot.get(session.caller, 0) >= limit:
             raise LimitExceeded(
                 f"{limit} sessions with a process of their own are open, the limit for one caller: end some with "
                 "DELETE, or raise bridge.max_sessions (--max-sessions)"
@@ -260,14 +260,12 @@ class Sessions:
             info, session.caller, self.parts, session, session.kind.params, cached, environment=environment
         )
         session.use_slot(info, slot)
-        _count(self._seated, session.caller, 1)
+        _count(self._with_slot, session.caller, 1)
         self._sweeper.expect(self.idle_timeout(info))
         return slot
 
     def cached(self, session: Session, info: ServerInfo) -> CachedCatalog | None:
-        """Where it is kept what processes of *session* say of their server, now *info*; ``None`` for what is kept for
-        nobody else.
-        """
+        """Return the cached catalog of *info* for *session*; None if its processes report something to it alone."""
         key = b"" if session.life.environment else _canonical(session.kind.params)
         return self._pools.catalog.cached(info.id, info.state, key) if key else None
 
@@ -297,7 +295,7 @@ class Sessions:
             asyncio.get_running_loop().call_later(1.0, allocator.give_back)
         _count(self._per_caller, session.caller, -1)
         if session.slot is not None:
-            _count(self._seated, session.caller, -1)
+            _count(self._with_slot, session.caller, -1)
         log.debug("session with server %s ended: %s", session.server, reason)
         session.forget(reason)
         if session.slot is not None:

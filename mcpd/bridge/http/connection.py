@@ -42,6 +42,19 @@ _REQUEST: Final = re.compile(rb"[!-~]+ [!-~\x80-\xff]+ HTTP/1\.[01]\r\n")
 _HEADER: Final = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+:[\t -~\x80-\xff]*\r\n")
 _SIZE: Final = re.compile(rb"([0-9A-Fa-f]{1,15})(?:;[\t -~\x80-\xff]*)?\r\n")
 _BLANK: Final = b"\r\n"
+KEEP_ALIVE: Final = 75
+"""Seconds that an idle connection is kept, and that a client may take to read on."""
+HEAD_TIMEOUT: Final = 10.0
+"""Seconds in which a request's line and headers must come, and the first one altogether."""
+LINGER: Final = 3.0
+"""Seconds in which the rest of a request may come that was answered already, so that its client reads the answer."""
+HEAD_LIMIT: Final = 65536
+"""Bytes of a request's line and headers."""
+MOST_HEADERS: Final = 256
+"""Maximum number of headers of a request. Each takes much more memory than its bytes."""
+SLICE: Final = 16384
+"""Bytes parsed at once. The requests in them may wait for the one before them, and take 20 times as much memory."""
+_CREDENTIALS: Final = struct.Struct("3i")
 
 
 def needs_strictness() -> bool:
@@ -151,20 +164,7 @@ def _must_match(pattern: re.Pattern[bytes], line: bytes) -> re.Match[bytes]:
     return found
 
 
-KEEP_ALIVE: Final = 75
-"""Seconds that an idle connection is kept, and that a client may take to read on."""
-HEAD_TIMEOUT: Final = 10.0
-"""Seconds in which a request's line and headers must come, and the first one altogether."""
-LINGER: Final = 3.0
-"""Seconds in which the rest of a request may come that was answered already, so that its client reads the answer."""
-HEAD_LIMIT: Final = 65536
-"""Bytes of a request's line and headers."""
-MOST_HEADERS: Final = 256
-"""Maximum number of headers of a request. Each takes much more memory than its bytes."""
-SLICE: Final = 16384
-"""Bytes parsed at once. The requests in them may wait for the one before them, and take 20 times as much memory."""
 _IS_STRICT: Final = needs_strictness()
-_CREDENTIALS: Final = struct.Struct("3i")
 
 
 class Connection(HttpToolsProtocol):

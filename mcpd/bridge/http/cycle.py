@@ -38,6 +38,14 @@ LONGEST: Final = 8192
 """Bytes of a head that is kept for a connection."""
 _LENGTH: Final = re.compile(rb"\r\ncontent-length:[ \t]*([0-9]{1,9})(?=\r\n)", re.IGNORECASE)
 _DIGITS: Final = 10
+BODY_TIMEOUT: Final = 30.0
+"""Seconds in which a whole body must come."""
+_STATUS_LINES: Final = {
+    status.value: b"HTTP/1.1 %d %b\r\n" % (status.value, status.phrase.encode()) for status in HTTPStatus
+}
+_OK: Final = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n"
+_JOINED: Final = 65536
+"""Bytes of a body up to which it is copied behind its head."""
 
 
 class KnownHead:
@@ -53,7 +61,7 @@ class KnownHead:
         self.link = link
 
     def body(self, data: bytes) -> bytes | None:
-        """The body of the request that *data* is; ``None`` if it is anything but one whole request with this head."""
+        """Return the body of the request *data*; ``None`` if that is not exactly one whole request with this head."""
         if not data.startswith(self._before):
             return None
         start = len(self._before)
@@ -66,22 +74,15 @@ class KnownHead:
 
 
 def learn(data: bytes, size: int, head: Head, server: str, link: str) -> KnownHead | None:
-    """What to know of *data*, one whole request with a body of *size* bytes, which was parsed and let in."""
+    """Return the known head of *data*, one whole request with a body of *size* bytes, which was parsed and admitted.
+
+    Return None if it is too long, or not unambiguous.
+    """
     start = len(data) - size
     found = list(_LENGTH.finditer(data, 0, start)) if start <= LONGEST else []
     if len(found) != 1 or data.find(b"\r\n\r\n") + 4 != start or int(found[0].group(1)) != size:
         return None
     return KnownHead(data[: found[0].start(1)], data[found[0].end(1) : start], head, server, link)
-
-
-BODY_TIMEOUT: Final = 30.0
-"""Seconds in which a whole body must come."""
-_STATUS_LINES: Final = {
-    status.value: b"HTTP/1.1 %d %b\r\n" % (status.value, status.phrase.encode()) for status in HTTPStatus
-}
-_OK: Final = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n"
-_JOINED: Final = 65536
-"""Bytes of a body up to which it is copied behind its head."""
 
 
 class _Unheard:

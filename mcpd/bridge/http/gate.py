@@ -39,6 +39,23 @@ MOST_COOKIES: Final = 16
 MOST_CODES: Final = 16
 MOST_BROWSERS: Final = 32
 """When there are more, the oldest goes."""
+_AUTHORITY: Final = re.compile(r"(\[[0-9a-f:.]+\]|[^:\[\]/@?#\s]+)(?::\d{1,5})?", re.IGNORECASE)
+_ORIGIN: Final = re.compile(r"https?://(.+)", re.IGNORECASE)
+_LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "[::1]"})
+_CHALLENGE: Final = ((b"www-authenticate", b'Bearer realm="mcp"'),)
+_EXPOSED: Final = (
+    (b"access-control-expose-headers", b"Mcp-Session-Id, MCP-Protocol-Version, Retry-After, X-Request-Id"),
+    (b"vary", b"Origin"),
+)
+_PREFLIGHT: Final = (
+    (b"access-control-allow-methods", b"GET, POST, DELETE, OPTIONS"),
+    (b"access-control-max-age", b"600"),
+)
+_ALLOWED: Final = (
+    "Authorization, Content-Type, Accept, Mcp-Session-Id, MCP-Protocol-Version, Last-Event-ID, Mcp-Method, Mcp-Name, "
+    "traceparent, tracestate, baggage, X-Request-Id"
+)
+_OF_ARGUMENT: Final = re.compile(r"mcp-param-[a-z0-9_-]{1,100}", re.IGNORECASE)
 
 
 class _Code(NamedTuple):
@@ -176,25 +193,6 @@ def _digest(secret: str) -> bytes:
 def _bound(table: dict[bytes, _Code] | dict[bytes, _Browser], most: int) -> None:
     while len(table) > most:
         del table[next(iter(table))]
-
-
-_AUTHORITY: Final = re.compile(r"(\[[0-9a-f:.]+\]|[^:\[\]/@?#\s]+)(?::\d{1,5})?", re.IGNORECASE)
-_ORIGIN: Final = re.compile(r"https?://(.+)", re.IGNORECASE)
-_LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "[::1]"})
-_CHALLENGE: Final = ((b"www-authenticate", b'Bearer realm="mcp"'),)
-_EXPOSED: Final = (
-    (b"access-control-expose-headers", b"Mcp-Session-Id, MCP-Protocol-Version, Retry-After, X-Request-Id"),
-    (b"vary", b"Origin"),
-)
-_PREFLIGHT: Final = (
-    (b"access-control-allow-methods", b"GET, POST, DELETE, OPTIONS"),
-    (b"access-control-max-age", b"600"),
-)
-_ALLOWED: Final = (
-    "Authorization, Content-Type, Accept, Mcp-Session-Id, MCP-Protocol-Version, Last-Event-ID, Mcp-Method, Mcp-Name, "
-    "traceparent, tracestate, baggage, X-Request-Id"
-)
-_OF_ARGUMENT: Final = re.compile(r"mcp-param-[a-z0-9_-]{1,100}", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)

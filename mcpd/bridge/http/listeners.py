@@ -20,6 +20,7 @@ from mcpd.paths import CALLS_SOCKET, STDIO_SOCKET
 MOST_DESCRIPTORS: Final = 32768
 """The limit that the bridge sets for itself if it may."""
 MOST_CONNECTIONS: Final = 4096
+BACKLOG: Final = 512
 
 
 class Room:
@@ -64,9 +65,6 @@ def connection_limit() -> int:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
         soft = wanted
     return min(soft // 4, MOST_CONNECTIONS)
-
-
-BACKLOG: Final = 512
 
 
 class LineSocket(socket.socket):

@@ -33,6 +33,14 @@ MOST_SUSPENDED: Final = 64
 PATIENCE: Final = 30.0
 """Seconds for which a call may wait in any case, also if others need its process."""
 _HANDLE: Final = 18
+MOST_ASKED: Final = 64
+"""What a server may ask in the course of one call before its client has answered any of it."""
+TOGETHER: Final = 0.01
+"""Seconds in which what a server asks at once is collected."""
+_METHOD_NOT_FOUND: Final = -32601
+_PROGRESS: Final = b"notifications/progress"
+_DROPPED: Final = ("notifications/tools/", "notifications/prompts/", "notifications/resources/", "notifications/tasks/",
+                   "notifications/elicitation/")  # fmt: skip
 
 
 class Suspended:
@@ -117,16 +125,6 @@ class Suspended:
         else:
             del self._per_caller[caller]
         return run
-
-
-MOST_ASKED: Final = 64
-"""What a server may ask in the course of one call before its client has answered any of it."""
-TOGETHER: Final = 0.01
-"""Seconds in which what a server asks at once is collected."""
-_METHOD_NOT_FOUND: Final = -32601
-_PROGRESS: Final = b"notifications/progress"
-_DROPPED: Final = ("notifications/tools/", "notifications/prompts/", "notifications/resources/", "notifications/tasks/",
-                   "notifications/elicitation/")  # fmt: skip
 
 
 class Forward:

@@ -54,6 +54,22 @@ Record: TypeAlias = "tuple[float, Caller, str, str, str, float, Raw | Digest | U
 """When the call ended (seconds of the monotonic clock), its caller, server, tool, outcome, duration in seconds, its
 arguments as they were sent, their digest, or what they are in, bytes of the response (0 if the server gave none), id of
 the HTTP request, JSON-RPC id as it was sent. A tuple, as it is made on the path of every call."""
+STDOUT: Final = "-"
+JOURNAL: Final = "journal"
+OFF: Final = "off"
+PATIENCE: Final = 1.0
+"""Seconds that a reader of the lines may take for a piece."""
+_PIECE: Final = select.PIPE_BUF
+"""Bytes for which a pipe that is ready has room, and that arrive in one piece."""
+_FILE_PIECE: Final = 65536
+"""Bytes that a file takes at once."""
+LONGEST_NAME: Final = 128
+"""Characters of a name that are recorded."""
+LONGEST_ID: Final = 64
+"""Bytes of a JSON-RPC id that are recorded."""
+_INFO: Final = 6
+_WARNING: Final = 4
+_encode = msgspec.json.Encoder().encode
 
 
 class Digest(NamedTuple):
@@ -214,25 +230,6 @@ def digest(arguments: Raw | Digest | Unread) -> Digest:
         arguments = read_params(arguments.params).arguments
     data = memoryview(arguments)
     return Digest(sha256(data).hexdigest() if data else "", data.nbytes)
-
-
-STDOUT: Final = "-"
-JOURNAL: Final = "journal"
-OFF: Final = "off"
-PATIENCE: Final = 1.0
-"""Seconds that a reader of the lines may take for a piece."""
-_PIECE: Final = select.PIPE_BUF
-"""Bytes for which a pipe that is ready has room, and that arrive in one piece."""
-_FILE_PIECE: Final = 65536
-"""Bytes that a file takes at once."""
-LONGEST_NAME: Final = 128
-"""Characters of a name that are recorded."""
-LONGEST_ID: Final = 64
-"""Bytes of a JSON-RPC id that are recorded."""
-_INFO: Final = 6
-_WARNING: Final = 4
-
-_encode = msgspec.json.Encoder().encode
 
 
 class Lines:

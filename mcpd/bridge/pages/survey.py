@@ -38,11 +38,32 @@ MOST_SHOWN: Final = 200
 MOST_RAW: Final = 8000
 """Characters of one schema in full."""
 PROBLEMS: Final = "org.mcpd/problems"
-"""What of ``_meta`` of a list tells why something is not in it."""
+"""Key in the ``_meta`` of a list for the reasons why something is missing from it."""
 MOST_PROBLEMS: Final = 20
-"""That are shown of one server, however many lists and pages tell of some."""
+"""Problems that are shown for one server, in all its lists together."""
 MOST_PROBLEM: Final = 500
-"""Characters of one."""
+"""Characters of one problem."""
+
+MOST_KEPT: Final = 64
+"""Offers that are cached; the oldest is dropped if there are more."""
+PATIENCE: Final = 90.0
+"""Seconds for all requests to a server for its page, including its start."""
+MOST_BYTES: Final = 4 << 20
+"""Bytes of one answer; there is no use in showing more."""
+MOST_PAGES: Final = 20
+_LISTS: Final = (
+    ("tools", "tools/list", "tools"),
+    ("resources", "resources/list", "resources"),
+    ("resources", "resources/templates/list", "resourceTemplates"),
+    ("prompts", "prompts/list", "prompts"),
+)
+"""The capability, the method and the member of its result."""
+_CLIENT: Final = {"name": "mcpd-bridge", "title": "Page of the MCP bridge", "version": __version__}
+_META: Final = {
+    envelope.VERSION: eras.MODERN,
+    envelope.CAPABILITIES: {},
+    envelope.CLIENT: _CLIENT,
+}
 
 T = TypeVar("T")
 
@@ -86,7 +107,7 @@ class Listed(Generic[T]):
 
 @dataclass(slots=True)
 class Offer:
-    """All of it."""
+    """Everything that a server offers to one caller."""
 
     revision: str = ""
     name: str = ""
@@ -187,9 +208,6 @@ def _prompt(entry: dict[str, Any]) -> Entry:
     return Entry(text(entry, "title") or text(entry, "name"), text(entry, "description"), arguments=fields)
 
 
-MOST_KEPT: Final = 64
-"""Offers; when there are more, the oldest goes."""
-
 Key = tuple["Caller", str]
 
 
@@ -220,26 +238,6 @@ class Memory:
         kept = self._kept.pop(key, None)
         if kept is not None:
             kept[2].close()
-
-
-PATIENCE: Final = 90.0
-"""Seconds for all of it, a start of the server included."""
-MOST_BYTES: Final = 4 << 20
-"""Bytes of one answer; there is no use in showing more."""
-MOST_PAGES: Final = 20
-_LISTS: Final = (
-    ("tools", "tools/list", "tools"),
-    ("resources", "resources/list", "resources"),
-    ("resources", "resources/templates/list", "resourceTemplates"),
-    ("prompts", "prompts/list", "prompts"),
-)
-"""The capability, the method and the member of its result."""
-_CLIENT: Final = {"name": "mcpd-bridge", "title": "Page of the MCP bridge", "version": __version__}
-_META: Final = {
-    envelope.VERSION: eras.MODERN,
-    envelope.CAPABILITIES: {},
-    envelope.CLIENT: _CLIENT,
-}
 
 
 class Answered(Exception):

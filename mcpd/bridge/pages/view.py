@@ -64,6 +64,20 @@ _UNSEEN: Final = re.compile(
     "\ufff9-\ufffb\U000e0000-\U000e007f]"
 )
 """Characters that control a terminal, change the direction of text, or are not seen; line breaks and tabs are."""
+MOST_LISTED: Final = 1000
+"""Servers on one page."""
+_TITLES: Final = {
+    400: "This request makes no sense",
+    401: "Please sign in",
+    403: "Not allowed",
+    404: "Not found",
+    405: "Not allowed here",
+    406: "Nothing acceptable",
+    410: "This link is of no use any more",
+    421: "Wrong host",
+    429: "Too many requests",
+    503: "Not available",
+}
 
 
 class Asset(NamedTuple):
@@ -128,22 +142,6 @@ def _mood(state: str) -> str:
     return {"installed": "good", "updatable": "good", "running": "good", "broken": "bad", "disabled": "bad"}.get(
         state, ""
     )
-
-
-MOST_LISTED: Final = 1000
-"""Servers on one page."""
-_TITLES: Final = {
-    400: "This request makes no sense",
-    401: "Please sign in",
-    403: "Not allowed",
-    404: "Not found",
-    405: "Not allowed here",
-    406: "Nothing acceptable",
-    410: "This link is of no use any more",
-    421: "Wrong host",
-    429: "Too many requests",
-    503: "Not available",
-}
 
 
 class Pages:

@@ -14,12 +14,11 @@ from mcpd.bridge.tasks import LimitedLog, fault_of
 from mcpd.errors import InvalidArgument, LimitExceeded, McpdError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable, Iterator
 
     from mcpd.bridge.jsonrpc import Message
 
     Key: TypeAlias = tuple[str, str]
-    from collections.abc import Awaitable, Iterator
 
 PAUSE: Final = 0.05
 """Seconds between two rounds, at least."""
@@ -29,6 +28,20 @@ MOST_TOLD: Final = 1000
 """Pieces of news that may wait."""
 MOST_HEARD: Final = 2000
 """How often something is heard in one round, at about which the next one begins; what comes then waits."""
+MOST_SUBSCRIPTIONS: Final = 1000
+"""Resources to which one member may be subscribed."""
+MOST_URI: Final = 2048
+"""Characters of the URI of one of them."""
+MOST_LEVELS: Final = 64
+"""Levels of a path, whose parts are told of to those who subscribed to the whole."""
+MOST_BYTES: Final = 4096
+"""Bytes of a piece of news that is kept as the server wrote it; of a longer one only what it is about."""
+_CHANGES: Final = frozenset({
+    "notifications/tools/list_changed", "notifications/prompts/list_changed", "notifications/resources/list_changed",
+})  # fmt: skip
+_JOINT: Final = re.compile("[/?#]")
+DEFAULT_LEVEL: Final = LEVELS.index("info")
+"""What a member hears that has not asked for another level, while others have."""
 
 
 class News:
@@ -101,22 +114,6 @@ class News:
             self._heard += self._spread(key, message)
         except Exception as error:  # noqa: BLE001 -- logged by fault_of
             fault_of(error)
-
-
-MOST_SUBSCRIPTIONS: Final = 1000
-"""Resources to which one member may be subscribed."""
-MOST_URI: Final = 2048
-"""Characters of the URI of one of them."""
-MOST_LEVELS: Final = 64
-"""Levels of a path, whose parts are told of to those who subscribed to the whole."""
-MOST_BYTES: Final = 4096
-"""Bytes of a piece of news that is kept as the server wrote it; of a longer one only what it is about."""
-_CHANGES: Final = frozenset({
-    "notifications/tools/list_changed", "notifications/prompts/list_changed", "notifications/resources/list_changed",
-})  # fmt: skip
-_JOINT: Final = re.compile("[/?#]")
-DEFAULT_LEVEL: Final = LEVELS.index("info")
-"""What a member hears that has not asked for another level, while others have."""
 
 
 class Member(Protocol):

@@ -31,10 +31,11 @@ CHANGES: Final = {
 }
 """What a notification says has changed."""
 MOST_CACHES: Final = 256
+"""Cached catalogs of all servers."""
 MOST_BYTES: Final = 4 << 20
-"""Bytes that one cached catalog keeps."""
+"""Bytes that one cached catalog may keep."""
 TOTAL_BYTES: Final = 64 << 20
-"""Bytes that are kept on all of them."""
+"""Bytes that all of them together may keep."""
 MOST_PAGES: Final = 64
 MOST_GREETING: Final = 16384
 """Bytes of a greeting for which something is kept."""
@@ -70,7 +71,7 @@ def page_of(params: Raw | None) -> bytes | None:
 
 
 class CachedCatalog:
-    """The cached answers of the servers of one key."""
+    """The cached answers of one server to clients that greet it alike."""
 
     __slots__ = ("_ended", "_lists", "_tell", "confirmed", "greeting", "result", "size")
 
@@ -164,7 +165,7 @@ class CachedCatalog:
 
 
 class Catalog:
-    """The caches of all servers; those unused for longest go first when there is too much."""
+    """The cached catalogs of all servers; the least recently used ones are dropped first."""
 
     def __init__(self) -> None:
         self._caches: dict[tuple[str, str, bytes], CachedCatalog] = {}
@@ -182,7 +183,7 @@ class Catalog:
         return found
 
     def known(self, server: str, state: str, greeting: bytes) -> CachedCatalog | None:
-        """The same, if it is there and what is on it may be said again."""
+        """Return the cached catalog, or None if there is none or its answers must not be repeated yet."""
         found = self._caches.get((server, state, greeting))
         return found if found is not None and found.confirmed else None
 

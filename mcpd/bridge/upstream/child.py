@@ -36,12 +36,22 @@ if TYPE_CHECKING:
     from mcpd.bridge.upstream.counts import ProcessOptions
     from mcpd.bridge.upstream.source import Upstream
 
+log = logging.getLogger(__name__)
+
 ABANDONED_TIMEOUT: Final = 60.0
-"""Seconds for which a server may go on with a call that was given up."""
+"""Seconds for which a server may continue to work on an abandoned request."""
 MOST_ABANDONED: Final = 1000
-"""Such calls that are told apart; if there are more, none counts as answered."""
+"""Abandoned requests that are tracked by id; if there are more, none counts as answered."""
 _STEP: Final = COUNTED_FROM
 """Bytes in whose multiples room is made, so that most calls cost two additions and no more."""
+LONG_METHODS: Final = frozenset({"tools/call", "resources/read", "prompts/get"})
+"""Methods for which the bridge asks for progress by itself, to tell slow from stuck."""
+MOST_NAMED: Final = 5
+"""Requests that one message in the log names."""
+MAX_ID: Final = 1024
+"""Bytes of the id of a server's own request."""
+MOST_BROKEN: Final = 10_000
+"""Lines that are no JSON after which a server is stopped, if no other line comes between."""
 
 
 class _Account:
@@ -100,9 +110,9 @@ class InFlight(dict[bytes, Call]):
         self._accounts = {payer: self._own}
         self._shared = shared
         self._abandoned: dict[bytes, float] = {}
-        """When abandoned requests that are not answered yet were given up, by upstream id, newest last."""
+        """The time at which each unanswered request was abandoned, by upstream id, newest last."""
         self._abandoned_until = 0.0
-        """Until when there may be some that are not among these."""
+        """Until then there may be abandoned requests in addition to these."""
 
     def _open(self, caller: Caller) -> _Account:
         return _Account(self._budget.holding(caller, partial(self._cut, caller)))
@@ -149,13 +159,13 @@ class InFlight(dict[bytes, Call]):
 
     @property
     def only(self) -> Call | None:
-        """The call to which everything belongs that the server says now, if that is certain."""
+        """The call to which everything that the server sends now belongs, if that is certain."""
         first = list(islice((call for call in self.values() if not _is_stream(call)), 2))
         return first[0] if len(first) == 1 and not self._has_abandoned() else None
 
     @property
     def owner(self) -> Peer | None:
-        """Return the peer whom everything concerns that the server says now, if that is certain."""
+        """The peer of all unanswered calls, whom everything that the server sends now concerns, if that is certain."""
         if self._has_abandoned():
             return None
         owners = (call.owner for call in self.values() if not _is_stream(call))
@@ -198,18 +208,6 @@ class InFlight(dict[bytes, Call]):
 def _is_stream(call: Call) -> bool:
     """Return True if *call* goes on for as long as its client likes; what is said in the course of it names it."""
     return call.timeout == math.inf
-
-
-log = logging.getLogger(__name__)
-
-LONG_METHODS: Final = frozenset({"tools/call", "resources/read", "prompts/get"})
-"""Methods for which the bridge asks for progress by itself, to tell slow from stuck."""
-MOST_NAMED: Final = 5
-"""Requests that one message in the log names."""
-MAX_ID: Final = 1024
-"""Bytes of the id of a server's own request."""
-MOST_BROKEN: Final = 10_000
-"""Lines that are no JSON after which a server is stopped, if no other line comes between."""
 
 
 class Child:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Limits on server processes: counts by caller, processes that have been idle for long enough, and their options."""
+"""Server processes: their options, how many each caller has, and the end of those that are idle."""
 
 from __future__ import annotations
 
@@ -25,30 +25,29 @@ START_TIMEOUT: Final = 60.0
 """Seconds in which a server must answer ``initialize``."""
 DRAIN_TIMEOUT: Final = 30.0
 """Seconds that other calls of a server get after one of its calls timed out."""
+ITEMS_AT_ONCE: Final = 200
+"""Items that a sweeper examines before other work gets its turn."""
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessOptions:
-    """Options for starting a process."""
+    """Options for one process of a server."""
 
     timeout: float
     """Seconds that a call may take without an answer or progress."""
     max_line: int
-    """Bytes of one message of it."""
+    """Maximum size of one of its messages, in bytes."""
     caller: Caller
-    """For whom its messages are kept in memory."""
+    """The caller whose memory its messages count for."""
     budget: Budget
     watch: Watch
     chatter: Chatter
     shared: bool = False
-    """Several callers use it."""
+    """True if several callers use it."""
     policy: Policy | None = None
-    """What stands between it and all its clients."""
-
-
-T = TypeVar("T")
-ITEMS_AT_ONCE: Final = 200
-"""Items that are looked at before others get their turn."""
+    """The settings of the mcps map for all its clients."""
 
 
 class ProcessCounts:

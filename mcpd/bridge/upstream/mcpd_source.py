@@ -38,6 +38,8 @@ log = logging.getLogger(__name__)
 FRESH: Final = 5.0
 """Seconds after which mcpd is asked again, beside requests: it hears of files that were edited when it is asked."""
 MOST_KNOWN: Final = 1000
+STOP_TIMEOUT: Final = 4.0
+"""Seconds in which mcpd ends a server, with what it takes to kill one."""
 
 
 class Known:
@@ -108,10 +110,6 @@ class Known:
             log.debug("server %s: %s", server, fault.message)
         finally:
             del self._asking[server]
-
-
-STOP_TIMEOUT: Final = 4.0
-"""Seconds in which mcpd ends a server, with what it takes to kill one."""
 
 
 async def warn_if_unreachable(*, system: bool) -> None:

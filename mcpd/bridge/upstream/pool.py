@@ -23,20 +23,38 @@ from mcpd.errors import HeldBack, LimitExceeded, McpdError, ServiceUnavailable, 
 
 if TYPE_CHECKING:
     from mcpd.bridge.callers import Caller
-    from mcpd.bridge.jsonrpc import Message
     from mcpd.bridge.parts import Parts
     from mcpd.bridge.upstream.call import Peer, Shape, Sink
     from mcpd.bridge.upstream.catalog import CachedCatalog
     from mcpd.bridge.upstream.child import Child
     from mcpd.bridge.upstream.source import ServerInfo
-    from mcpd.errors import McpdError
+
+log = logging.getLogger(__name__)
+
+MOST_PROCESSES: Final = 4
+"""Processes of a pool whose server may ask its clients."""
+MOST_WAITING: Final = 256
+"""Calls of a caller that may wait for a process of such a pool."""
+POOLS_PER_PROCESS: Final = 4
+"""Pools, most of them without a process, that a caller may have for each process that it may have."""
+ADMITTED_FOR: Final = 300.0
+"""Seconds for which a caller may use a process of all, before it is asked again whether it may."""
+PROBE_TIMEOUT: Final = 5.0
+"""Seconds in which a server answers ``server/discover`` if it knows it."""
+_ENVELOPE: Final = jsonrpc.encode({
+    "_meta": {
+        eras.META_VERSION: eras.MODERN,
+        eras.META_CLIENT: CLIENT,
+        eras.META_CAPABILITIES: {},
+    }
+})  # fmt: skip
 
 
 class PoolCallbacks(Protocol):
-    """What a pooled process tells its pool."""
+    """Callbacks of a pool for its processes."""
 
     is_asking: bool
-    """Its servers may ask their clients, so a process carries one call at a time."""
+    """Its server may ask its clients, so a process carries one call at a time."""
 
     def turned(self, pooled: PooledProcess) -> None:
         """The call of the process *pooled* is over."""
@@ -97,7 +115,7 @@ class Turn(Waiting):
 
 
 class PooledProcess:
-    """One process of a pool: whose call is on, and who receives what it says by itself."""
+    """One process of a pool; routes its own messages to the client whose call is active, or to the pool's members."""
 
     def __init__(
         self,
@@ -218,12 +236,6 @@ class PooledProcess:
         self._callbacks.started(self, child)
 
 
-MOST_PROCESSES: Final = 4
-"""Processes of a pool whose servers may ask their clients."""
-MOST_WAITING: Final = 256
-"""Calls of a caller that may wait for one of them."""
-
-
 class PoolKey(NamedTuple):
     """The properties that clients must have in common to share processes."""
 
@@ -244,7 +256,7 @@ class Pool:
     further calls wait. Where several callers share them, a caller without a process gets a further one, so that nobody
     keeps others from being served. Otherwise one process carries all. The processes count for *caller* or, if several
     callers share the pool, each for the caller whose request started it. Made by
-    :class:`~mcpd.bridge.upstream.pool.Pools`.
+    :class:`Pools`.
     """
 
     def __init__(self, key: PoolKey, info: ServerInfo, caller: Caller, parts: Parts, cached: CachedCatalog) -> None:
@@ -315,12 +327,12 @@ class Pool:
         """
         self._queue.abandon(whose, fault)
         for pooled in self._processes:
-            turn_on = pooled.turn
-            if turn_on is None:
+            turn = pooled.turn
+            if turn is None:
                 pooled.slot.abandon(whose, fault)
-            elif turn_on.is_of(whose):
-                turn_on.pooled = None
-                pooled.slot.abandon(turn_on, fault)
+            elif turn.is_of(whose):
+                turn.pooled = None
+                pooled.slot.abandon(turn, fault)
                 pooled.finish(spoilt=True)
 
     def is_calling(self, owner: Peer) -> bool:
@@ -347,7 +359,7 @@ class Pool:
             self._queue.cancel(turn)
 
     def _free_process(self, turn: Turn) -> PooledProcess | None:
-        """A process that carries no call: the one that knows the owner of *turn*, or that runs, or a further one."""
+        """Return a process without a call for *turn*: the owner's last one, else a running one, else a new one."""
         free, owner = [pooled for pooled in self._processes if pooled.turn is None], turn.owner
         if free and self._may_have(turn):
             return max(
@@ -386,7 +398,7 @@ class Pool:
         return min(self._queue, key=lambda turn: busy[turn.caller])
 
     def turned(self, pooled: PooledProcess) -> None:
-        """See :class:`~mcpd.bridge.upstream.pool.PoolCallbacks`."""
+        """See :class:`PoolCallbacks`."""
         if self._queue:
             # From the loop, or each that is refused would be one deeper in the stack.
             self._loop.call_soon(self._next, pooled)
@@ -435,14 +447,14 @@ class Pool:
         await self._audience.log_level(member, level)
 
     def heard(self, child: Child, owner: Peer | None, method: str, message: Message) -> None:
-        """See :class:`~mcpd.bridge.upstream.pool.PoolCallbacks`."""
+        """See :class:`PoolCallbacks`."""
         if owner is None:
             self._audience.hear(method, message)
         elif self._audience.wants(owner, method, message):
             owner.server_notification(child, method, message)
 
     def started(self, pooled: PooledProcess, child: Child) -> None:
-        """See :class:`~mcpd.bridge.upstream.pool.PoolCallbacks`."""
+        """See :class:`PoolCallbacks`."""
         self.result = pooled.slot.result
         for method, params in self._audience.wishes():
             if pooled is self._first or method == "logging/setLevel":
@@ -536,23 +548,6 @@ class Pool:
 
 def _send(child: Child, sink: Answer, method: str, params: dict[str, str]) -> bool:
     return child.request(sink, b"0", method, jsonrpc.request(b"0", method, jsonrpc.encode(params)))
-
-
-log = logging.getLogger(__name__)
-
-POOLS_PER_PROCESS: Final = 4
-"""Pools, most of them without a process, that a caller may have for each process that it may have."""
-ADMITTED_FOR: Final = 300.0
-"""Seconds for which a caller may use a process of all, before it is asked again whether it may."""
-PROBE_TIMEOUT: Final = 5.0
-"""Seconds in which a server answers ``server/discover`` if it knows it."""
-_ENVELOPE: Final = jsonrpc.encode({
-    "_meta": {
-        eras.META_VERSION: eras.MODERN,
-        eras.META_CLIENT: CLIENT,
-        eras.META_CAPABILITIES: {},
-    }
-})  # fmt: skip
 
 
 class Pools:

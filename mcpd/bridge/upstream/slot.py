@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The place of one server process, and the requests that wait for it.
+"""Process slots: each holds one server process, and the requests that wait for it.
 
-A place is empty until a call needs it, and is filled again after the process died.
+A slot is empty until a call needs it, and is filled again after the process has ended.
 """
 
 from __future__ import annotations
@@ -25,12 +25,18 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from mcpd.bridge.callers import Caller
-    from mcpd.bridge.jsonrpc import Message
     from mcpd.bridge.observe.watch import Watch
     from mcpd.bridge.parts import Parts
     from mcpd.bridge.upstream.call import Host, Peer, Shape, Sink
     from mcpd.bridge.upstream.catalog import CachedCatalog
     from mcpd.bridge.upstream.source import ServerInfo
+
+log = logging.getLogger(__name__)
+
+OF_PAYER: Final = (HeldBack, LimitExceeded, NotAuthorized)
+"""Errors of a start that concern only the caller for whom the process counts."""
+_TELLING_NOTHING: Final = frozenset({"notifications/initialized", "notifications/cancelled"})
+"""Notifications of a client that make no difference to what a server says of itself."""
 
 
 class Waiting:
@@ -178,14 +184,6 @@ def turn_away(
         fault_of(error, server, sink.request_id)
 
 
-log = logging.getLogger(__name__)
-
-OF_PAYER: Final = (HeldBack, LimitExceeded, NotAuthorized)
-"""Errors of a start that concern only the caller for whom the process counts."""
-_TELLING_NOTHING: Final = frozenset({"notifications/initialized", "notifications/cancelled"})
-"""Notifications of a client that make no difference to what a server says of itself."""
-
-
 class ProcessSlot:
     """At most one process of *info*'s server at a time, for *host*; it counts for *caller*.
 
@@ -193,8 +191,8 @@ class ProcessSlot:
     too many processes does not keep the others from theirs.
 
     *greeting* are the ``initialize`` params with which the bridge starts it by itself; empty for the modern era.
-    *cached* is where it is kept what its processes say of themselves, *on_start* is called with each process that takes
-    the slot, and *environment* are variables of the client for it.
+    *cached* keeps what its processes report about themselves, *on_start* is called with each process that takes the
+    slot, and *environment* contains the client's variables for it.
     """
 
     def __init__(
@@ -220,7 +218,7 @@ class ProcessSlot:
         self._cached = cached
         self._on_start = on_start
         self._pristine = False
-        """The process has only been asked for lists, so what it says of them holds for others too."""
+        """The process has only been asked for lists, so its answers are the same for others and can be cached."""
         self._loop = asyncio.get_running_loop()
         self.used = self._loop.time()
         """When it was, beside the calls of its process."""
@@ -425,7 +423,7 @@ class ProcessSlot:
         return ServiceUnavailable(f"the session with server {self.info.id} has ended")
 
     def _record(self, method: str, message: Message, shape: Shape | None) -> Shape | None:
-        """What keeps the answer to a list; anything else ends the process's innocence."""
+        """Return a shape that caches the answer to a list; after any other request, nothing more is cached."""
         cached = self._cached
         if cached is None or method not in catalog.LISTS:
             self._pristine = method == "ping"
