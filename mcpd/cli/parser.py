@@ -42,7 +42,7 @@ environment: NO_COLOR disables colors, MCPCTL_DEBUG=1 prints the traceback of an
 
 
 def build_parser(words: Collection[str] | None = None) -> _MainParser:
-    """Return the parser of the whole command line; with *words*, only of command lines made of these.
+    """Return the parser of the command line; with *words*, only the parsers of commands named in them are built.
 
     Its namespace holds ``handler`` ("module:function"), ``parser`` (of the command), ``system`` (bool, the scope) and
     the arguments of the command.
@@ -210,7 +210,7 @@ class _MainParser(_Parser):
 
 
 class _Unused:
-    """Stands in for the parser of a command that was not given, as building all parsers takes 10 ms."""
+    """Placeholder for the parser of a command that was not given, because building all parsers takes 10 ms."""
 
     def __getattr__(self, _name: str) -> Callable[..., _Unused]:
         return lambda *_args, **_options: self
@@ -242,7 +242,7 @@ class _Adder:
         common: argparse.ArgumentParser,
         words: Collection[str] | None,
     ):
-        """Without *words*, all commands are used, else those whose names are among them."""
+        """Build parsers only for the commands named in *words*, if given."""
         self._commands = commands
         self._common = common
         self._words = words
