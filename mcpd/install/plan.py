@@ -96,9 +96,10 @@ def filled_in(text: str, manifest: Manifest, values: Mapping[str, JsonValue]) ->
 
 
 def steering(manifest: Manifest, values: Mapping[str, JsonValue]) -> dict[str, str]:
-    """Return the variables that decide which code runs, unless the user sets them, as the server gets them.
+    """Return the environment variables that decide which code runs, with the values that the server gets.
 
-    A variable can be in ``env``, or be the default of a property that is not in *values*.
+    They are those in ``env``, with placeholders filled in except for secrets, and the defaults of properties that are
+    not in *values*.
     """
     merged = config.merge(manifest, [values])
     secret = {prop.key for prop in manifest.configurable_properties if prop.sensitive}
@@ -153,7 +154,7 @@ def _address_change(
 def _left_behind(
     manifest: Manifest, installed: InstalledServer | None, kept: Mapping[str, JsonValue] | None, *, has_state: bool
 ) -> Iterator[Need]:
-    """Yield the need to confirm that a server on this machine gets what another one with its id left behind.
+    """Yield the need to confirm that a server on this machine gets what another server with its id left behind.
 
     *has_state* is true if the state of a removed server was kept.
     """
