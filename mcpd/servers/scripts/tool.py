@@ -24,8 +24,8 @@ def tool_name(text: str) -> str:
 class Tool:
     """A tool of a script server, from the script, an entry or a transform.
 
-    *function* is run: a function of the Python file, the first word for the shell script, or empty for the whole
-    script.
+    *function* is the function of the Python file to run, or the first word for the shell script; if empty, the whole
+    script is run.
     """
 
     name: str

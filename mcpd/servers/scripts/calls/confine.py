@@ -16,7 +16,7 @@ from mcpd.servers import landlock, seccomp
 FILE_SIZE: Final = 1 << 30
 """Maximum size of a file that a call can write, in bytes."""
 OPEN_FILES: Final = 256
-"""Maximum number of open files of a process. Data in pipes and sockets counts as nobody's memory."""
+"""Maximum number of open files of a process. It also limits the data in pipes and sockets."""
 
 
 class Unavailable(Exception):

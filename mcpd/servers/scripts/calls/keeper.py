@@ -6,10 +6,10 @@ has ended, when a limit is exceeded, when its channel is closed (the call was ca
 the zygote dies.
 
 Its last frame is ``{"stopped": why, "code": N, "tail": text}``. ``why`` is ``time``, ``output``, ``processes``,
-``zygote``, ``start`` (it could not be started; ``tail`` is the reason) or empty; ``code`` is the
-worker's exit code (negative: the signal that killed it, null: it could not be killed), ``tail`` the end of its
-stderr. A function's result is sent as soon as it is complete, and its processes are ended afterwards; the channel is
-closed when none of them are left.
+``zygote``, ``start`` (it could not be started; ``tail`` is the reason) or empty; ``code`` is the worker's exit code
+(negative: the signal that killed it, null: it could not be killed), ``tail`` the end of its stderr. A function's result
+is sent as soon as it is complete, and its processes are ended afterwards; the channel is closed when none of them are
+left.
 """
 
 from __future__ import annotations

@@ -65,7 +65,7 @@ def run(script: Script, ends: Ends, base: int, zygote: type[Zygote], module: Mod
         if "stem" in task:
             _become_zygote(script, base, zygote, task)
         if scoped:
-            # Other calls cannot trace this process, so its files in /proc can be its own.
+            # Other calls cannot trace this process, so it may own its files in /proc.
             tree.prctl(tree.PR_SET_DUMPABLE, 1)
         confine.limit_time(task["limits"]["seconds"])
         if "words" in task:

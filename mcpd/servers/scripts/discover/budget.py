@@ -6,11 +6,13 @@ from __future__ import annotations
 from typing import Final
 
 MAX_TOOL: Final = 128 * 1024
+"""Maximum size of the schemas of a tool, in characters of JSON, approximately."""
+
 MAX_FILE: Final = 4 * 1024 * 1024
-"""Maximum size of the schemas of a tool, and of all tools of a file, in characters of JSON, approximately."""
+"""Maximum size of the schemas of all tools of a file, in characters of JSON, approximately."""
 
 MAX_EFFORT: Final = 4 * 1024 * 1024
-"""Maximum total of the parts of a file that are read for references to them, in characters; takes a second or two."""
+"""Maximum total of the parts of a file that are read for references to them, in characters: a second or two."""
 
 
 class Budget:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The tool of a shell script, whose argument is a command line."""
+"""The tool of a shell script, and the words of its command line."""
 
 from __future__ import annotations
 
