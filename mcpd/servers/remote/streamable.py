@@ -240,7 +240,7 @@ class StreamableHttp(Lanes):
             self._listen()
 
     async def _list_tools(self, message: Message) -> bool:
-        """Request the headers of the tools, with the credentials of the call *message*."""
+        """List the tools to learn which headers they require, with the credentials of the call *message*."""
         cursor: object = None
         meta = {key: value for key, value in message.params["_meta"].items() if key != "progressToken"}
         for _ in range(MAX_PAGES):

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from mcpd.servers.others import Others
 
 _TITLES: Final = ("Method not found: ", "Invalid params: ", "Internal error: ")
-"""Prefixes that JSON-RPC adds to messages, and that are useless in the result of a run."""
+"""JSON-RPC's names of error codes, which servers put before messages; useless in the result of a run."""
 
 
 class ServerTools:
@@ -54,7 +54,7 @@ class ServerTools:
 
 
 def _plain(message: str, start: str) -> str:
-    """Return *message* without the prefix of JSON-RPC that a server may have put after *start*."""
+    """Return *message* without the name of the error code that a server may have put after *start*."""
     said = message.removeprefix(start)
     title = next((each for each in _TITLES if said.startswith(each)), "")
     return start + said.removeprefix(title) if title and message.startswith(start) else message

@@ -165,7 +165,7 @@ class Artifacts:
         return [f"{ensemble}/{timestamp}" for timestamp in self._found(ensemble)[1]]
 
     def name(self, ensemble: str, root: Path) -> str:
-        """Return the shortest name of the ensemble *ensemble* whose runs are below *root*."""
+        """Return the shortest name that identifies the ensemble *ensemble* whose runs are below *root*."""
         return _shortest(ensemble, root, self._homes())
 
     def called(self, ensemble: str) -> str:

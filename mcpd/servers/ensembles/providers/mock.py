@@ -49,7 +49,7 @@ class Mock:
         self._failed: OrderedDict[str, int] = OrderedDict()
 
     async def complete(self, prompt: Prompt) -> Completion:
-        """Return the answer. Raises the error that the options set, and :class:`~mcpd.errors.InvalidConfig`."""
+        """Return the answer. Raises the error in the options, or InvalidConfig if the options are invalid."""
         options = _options(prompt)
         await asyncio.sleep(options.latency)
         self._fail(prompt, options)

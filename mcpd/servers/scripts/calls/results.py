@@ -189,7 +189,7 @@ def _viewed(output: Any, content_type: str) -> dict[str, Any]:
 
 
 def _is_encoded(block: dict[str, Any]) -> bool:
-    """Return True if the members of a content block that have to be base64 are."""
+    """Return True if the base64 members of a content block are valid."""
     data = block["resource"].get("blob", "") if block["type"] == "resource" else block.get("data", "")
     if block["type"] in {"text", "resource_link"}:
         return True

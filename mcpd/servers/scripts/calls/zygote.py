@@ -69,7 +69,7 @@ class Zygote:
                     os.waitpid(stray, 0)
 
     def _hear(self) -> bool:
-        """Handle a request of the server; return False at the end."""
+        """Handle a request of the server; return False if the server has closed the connection."""
         try:
             wish, fds, *_ = socket.recv_fds(self._control, 1, 2)
         except OSError:

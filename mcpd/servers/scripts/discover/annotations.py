@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """Conversion of Python annotations to JSON Schema 2020-12, from the syntax tree.
 
-An unknown type is ``{}``, which accepts any value: a schema never refuses a value that the function would accept. Types
-that are nested too deeply, or make a schema too large, become ``{}`` as well.
+An unknown type is ``{}``, which accepts any value, so that no schema refuses a value only because its type was not
+understood. Types that are nested too deeply, or make a schema too large, become ``{}`` as well.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""git_stash: save, list, restore and drop stashes."""
+"""git_stash: save, list, show, restore and drop stashes."""
 
 from __future__ import annotations
 
