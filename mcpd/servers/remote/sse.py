@@ -49,7 +49,7 @@ class Sse(Duplex):
         return channel
 
     async def end(self) -> None:
-        """See :class:`Lanes`."""
+        """See :class:`~mcpd.servers.remote.lanes.Lanes`."""
         await super().end()
         await self._http.close()
 

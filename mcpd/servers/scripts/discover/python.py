@@ -40,7 +40,7 @@ def read(source: str, path: str) -> tuple[list[Tool], frozenset[str]]:
     """Return the tools of the Python *source*, in the order of their definition, and the names of all public functions.
 
     The names include those missing in ``__all__`` and are complete; there are at most :data:`MAX_TOOLS` tools.
-    Raises :class:`InvalidManifest` as ``PATH:LINE: FAULT`` if *source* is not valid Python.
+    Raises :class:`~mcpd.errors.InvalidManifest` as ``PATH:LINE: FAULT`` if *source* is not valid Python.
     """
     with _without_collection():
         return _read(source, path)
