@@ -280,7 +280,7 @@ def test_the_examples_of_the_manual_work(rig: ScriptRig) -> None:
     assert rig.value("hello", "greet", name="World", times=2) == "Hello World!\nHello World!"
     assert [rig.value("polyglot", f"greet_{language}") for language in ("de", "fr")] == ["de: World", "fr: World"]
     assert rig.value("render", "render", pages=2) == "pdf"
-    assert "1K-blocks" in rig.value("disks", "full", path="/", block_size="K")
+    assert "1K-blocks" in rig.value("disks", "disks", args="--block-size K /")
 
 
 def test_T5_6_T14_3_a_script_that_the_map_disables_is_refused(rig: ScriptRig) -> None:
