@@ -143,7 +143,7 @@ async def test_a_broken_server_is_replaced_on_request_only(world: World, tmp_pat
     manifest.write_text("{}[]")
     assert (await world.update(HELLO)).error is None
     assert world.store.get(HELLO).problem
-    assert (await world.update(HELLO, reinstall=True)).error is None
+    assert (await world.update(HELLO, reinstall=True, consent=True)).error is None
     assert not world.store.get(HELLO).problem
 
 
