@@ -362,13 +362,15 @@ def make_plan(
     answers.set_config(options.config)
     verified = offer.signer if offer.verified else ""
     before = installed.manifest if installed is not None and installed.writable else None
-    values = _values(store, entry.id, before)
+    # Activation carries these over, too.
+    left = store.kept(entry.id) if before is None else None
+    values = config.split(before, store.values(entry.id))[0] if before is not None else left or {}
     is_upgrade = before is not None and registry != "" and recorded_registry(before) == registry
     needs: tuple[Need, ...] = ()
     if not options.consent:
         is_trusted = bool(verified) or is_upgrade
         is_orphan = installed is None or installed.manifest is None
-        kept = store.kept(entry.id) if is_orphan else None
+        kept = left if is_orphan else None
         needs = (
             *unverified(entry, is_trusted=is_trusted, given=is_user_supplied),
             *_left_behind(manifest, installed, kept, has_state=has_state),
@@ -450,13 +452,6 @@ def _check_source(entry: Entry, source: Source) -> None:
         known = ", ".join(sorted(RECIPES))
         raise InvalidManifest(f"{entry.id}: sources of type {source.type} cannot be installed; known types: {known}")
     recipe.check(entry, source)
-
-
-def _values(store: Store, server_id: str, before: Manifest | None) -> Mapping[str, JsonValue]:
-    """Return the values, without secrets, that activation carries over from *before* or from a removed server."""
-    if before is None:
-        return store.kept(server_id) or {}
-    return config.split(before, store.values(server_id))[0]
 
 
 def _installed(store: Store, server_id: str) -> tuple[InstalledServer | None, Configuration | None]:
