@@ -45,7 +45,7 @@ class EventQueue:
 
     # Defaults of the class: most exchanges end before they need a value of their own for any of these.
     caller: Caller | None = None
-    """Whose client it is."""
+    """The client's owner."""
     ended = False
     gone = False
     """The client hung up."""

@@ -16,7 +16,7 @@ MOST_GREETING: Final = 16384
 """Bytes of declared capabilities."""
 _ASKING: Final = ("elicitation", "sampling", "roots")
 CLIENT: Final = {"name": "mcpd-bridge", "version": __version__}
-"""What the bridge calls itself."""
+"""The name and version of the bridge."""
 
 
 def greeting(revision: str, capabilities: bytes) -> bytes:

@@ -53,9 +53,9 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 TOLD_AT_ONCE: Final = 200
-"""Sessions that are told before others have their turn."""
+"""Sessions that are notified before other work gets its turn."""
 _OUT_OF_USE: Final = (NotFound, Disabled, NotSupported, SystemInstanceOnly, InvalidConfig)
-"""Why a server that was in use cannot be used any more, however often one asks."""
+"""Errors by which a server that was in use is permanently unusable."""
 MOST_ASKED: Final = 64
 """Requests of one server to its client that may be unanswered."""
 _OF_MEMBER: Final = frozenset({"resources/subscribe", "resources/unsubscribe", "logging/setLevel"})
@@ -66,7 +66,7 @@ _CHANGED: Final = {method: jsonrpc.encode(jsonrpc.notification(method)) for meth
 
 
 def renewed(kind: Kind, info: ServerInfo | None) -> Kind:
-    """*kind* now that its server is as *info* says, ``None`` if it is not to be used; itself if that is nothing new."""
+    """Return *kind* updated with *info* (``None``: the server is not to be used), or itself if nothing has changed."""
     if info is None:
         return kind if kind.is_gone else replace(kind, is_gone=True)
     if kind.is_gone or not kind.info.is_same(info):
@@ -75,9 +75,9 @@ def renewed(kind: Kind, info: ServerInfo | None) -> Kind:
 
 
 def news(before: Kind, after: Kind) -> list[str]:
-    """By which notifications clients are told that *before* has become *after*.
+    """Return the notifications to send to clients when *before* has become *after*.
 
-    Nothing of a server that is gone: there is no other list to ask for.
+    There are none if the server is gone, because there is no new list to request.
     """
     if after.is_gone or (not before.is_gone and after.info.is_same(before.info)):
         return []
@@ -85,7 +85,7 @@ def news(before: Kind, after: Kind) -> list[str]:
 
 
 class _Change(NamedTuple):
-    """What becomes of all sessions of the kind *before*."""
+    """The change of all sessions of the kind *before*, and the notifications to send to them."""
 
     before: Kind
     after: Kind
@@ -93,7 +93,7 @@ class _Change(NamedTuple):
 
 
 class Renewal:
-    """Has the sessions of *table*, and the *pools*, go with the changes of their servers."""
+    """Updates the sessions of *table*, and the *pools*, when their servers change."""
 
     def __init__(self, parts: Parts, table: Sessions, pools: Pools) -> None:
         self._parts = parts
@@ -105,11 +105,11 @@ class Renewal:
         parts.source.listen(self._changed)
 
     def close(self) -> None:
-        """Look at nothing any more."""
+        """Stop updating."""
         self._closing = True
 
     def _changed(self) -> None:
-        """What is known of servers may have changed."""
+        """Check all servers in use, as the information about them may have changed."""
         self._stale = True
         if not self._refreshing and not self._closing:
             self._refreshing = True
@@ -125,7 +125,7 @@ class Renewal:
             self._refreshing = False
 
     async def _renew(self, server: str) -> None:
-        """Have the processes of *server* end that are of another state than it is now, and tell their clients."""
+        """End the processes of *server* that have an outdated state, and notify their clients."""
         try:
             info = await self._parts.source.describe(server)
         except _OUT_OF_USE:
@@ -233,7 +233,7 @@ class Session:
 
     @property
     def caller(self) -> Caller:
-        """Whose it is."""
+        """The owner."""
         return self.kind.caller
 
     @property

@@ -260,7 +260,7 @@ class Connection(HttpToolsProtocol):
 
     @property
     def _is_between(self) -> bool:
-        """Nothing of a request is there that was not answered, or not parsed."""
+        """True if every received request is parsed and answered."""
         cycle = self.cycle
         if self._in_head or self._is_behind or self.transport.is_closing():
             return False

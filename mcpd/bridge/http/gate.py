@@ -3,7 +3,7 @@
 
 A browser signs in with a link that works once, and is given a cookie for it. A cookie is sent to every port of its
 host, and a link can be seen on the command line that opens it. So neither is of use to others of this machine: the
-kernel tells which user a connection of loopback comes from, and that has to be the one who asked for the link.
+kernel reports the user of a loopback connection, which must be the user who requested the link.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ class SignIn:
         return code
 
     def redeem(self, code: str, peer: Peer) -> tuple[str, str] | None:
-        """Use *code* up: the secret for the cookie, and the path to go to. ``None`` if it is void, or another's."""
+        """Use up *code*; return the cookie's secret and the path to open, or ``None`` if *peer* may not use it."""
         self._tidy()
         digest = _digest(code)
         found = self._codes.get(digest)
@@ -112,9 +112,9 @@ class SignIn:
         return secret, found.path
 
     def caller(self, headers: Mapping[bytes, bytes], peer: Peer, *, safe: bool) -> Caller | None:
-        """Whose browser shows its cookie in *headers*; *safe* tells that the request changes nothing.
+        """Return the caller whose browser sent its cookie in *headers*; *safe* if the request changes nothing.
 
-        Only requests of this bridge's own pages count, or, if they are safe, those nobody's page made.
+        ``None`` unless the request comes from one of this bridge's pages or, if it is safe, from no page at all.
         """
         if not names_its_port(headers, peer) or not (_is_own_or_nobodys(headers) if safe else is_own(headers)):
             return None
@@ -131,7 +131,7 @@ class SignIn:
         return None
 
     def sign_out(self, headers: Mapping[bytes, bytes]) -> None:
-        """Forget the browser that shows its cookie in *headers*."""
+        """Sign out the browser that sent its cookie in *headers*."""
         for digest in _cookies(headers):
             self._browsers.pop(digest, None)
 
@@ -142,7 +142,7 @@ class SignIn:
 
 
 def cookie(secret: str, *, secure: bool) -> tuple[bytes, bytes]:
-    """The header that gives a browser *secret*, or takes it away if that is empty."""
+    """Return the header that sets the cookie to *secret*, or removes it if that is empty."""
     life = LONGEST_LIFE if secret else 0
     end = "; Secure" if secure else ""
     return b"set-cookie", f"{COOKIE}={secret}; Path=/; Max-Age={life}; HttpOnly; SameSite=Strict{end}".encode()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What a request asks for: the server, by its path, and the content types, by its headers."""
+"""The server that a request addresses, by its path, and its content types, by its headers."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def check_content_type(kind: bytes) -> None:
 
 @short_cache
 def kinds_of_reply(accept: bytes) -> tuple[bool, bool]:
-    """Whether a client with that Accept header takes JSON, and whether events. Raises :class:`Refused` with 406."""
+    """Return whether that Accept header allows JSON, and whether events. Raises :class:`Refused` with 406."""
     ranges = accepted(accept)
     anything = not accept.strip() or "*/*" in ranges
     takes_json = anything or "application/json" in ranges or "application/*" in ranges

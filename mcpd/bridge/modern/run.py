@@ -34,7 +34,7 @@ PATIENCE: Final = 30.0
 """Seconds for which a call may wait in any case, also if others need its process."""
 _HANDLE: Final = 18
 MOST_ASKED: Final = 64
-"""What a server may ask in the course of one call before its client has answered any of it."""
+"""Maximum number of unanswered requests of a server during one call."""
 TOGETHER: Final = 0.01
 """Seconds in which what a server asks at once is collected."""
 _METHOD_NOT_FOUND: Final = -32601
@@ -53,7 +53,7 @@ class Suspended:
         self._per_caller: dict[Caller, int] = {}
 
     def holding(self, run: Run) -> Holding:
-        """What counts the bytes that are kept for *run* while it waits."""
+        """Return the holding that counts the bytes kept for *run* while it waits."""
         return self._budget.holding(run.request.caller, run.give_up)
 
     def add(self, run: Run) -> str:
@@ -218,7 +218,7 @@ class Run(Forward):
     since = 0.0
     """When it was suspended, by the loop's clock; 0 while its client waits for it."""
     _number = 0
-    """How often its server has asked something."""
+    """Number of requests that its server has made."""
     _digest = b""
     _held: Holding | None = None
     _outcome: bytes | None = None
@@ -234,7 +234,7 @@ class Run(Forward):
 
     @property
     def held(self) -> Holding:
-        """What counts the bytes that are kept for it while it is suspended."""
+        """The holding that counts the bytes kept for it while it is suspended."""
         if self._held is None:
             self._held = self._table.holding(self)
         return self._held
@@ -246,7 +246,7 @@ class Run(Forward):
 
     @property
     def digest(self) -> bytes:
-        """What tells its request from others."""
+        """Digest that identifies its request."""
         if not self._digest:
             self._digest = seal.digest(self.request.method, self.request.params)
         return self._digest

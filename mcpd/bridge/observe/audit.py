@@ -108,7 +108,7 @@ def read_params(raw: Raw) -> Params:
 
 
 class Output(Protocol):
-    """Where records go. Its file is used by one thread at a time, which it may hold up for a few seconds at most."""
+    """A target of records. Its file is used by one thread at a time, which it may block for at most a few seconds."""
 
     def entry(self, record: Record) -> bytes:
         """*record* as it is written. Any thread may ask."""
@@ -279,7 +279,7 @@ class Lines:
             os.close(self._fd)
 
     def _put(self, data: bytes) -> None:
-        """Write *data*. Raises TimeoutError if nobody reads, another OSError if nothing can be written."""
+        """Write *data*. Raises TimeoutError if the reader does not keep up, and OSError for other failures."""
         if self._is_torn:
             data = b"\n" + data
         left = data

@@ -76,14 +76,14 @@ class Calls:
         self.results = 0
         """How many had a result; of tools see there."""
         self.others: dict[str, int] = {}
-        """How often each other outcome was."""
+        """Number of calls by each other outcome."""
         self.times = Histogram()
         self.sent = 0
         """Bytes of requests."""
         self.received = 0
         """Bytes of responses."""
         self.tools: dict[tuple[str, str], int] = {}
-        """How often each tool had each outcome."""
+        """Number of calls of each tool by outcome."""
 
     def add(self, outcome: str) -> None:
         """Count a call that had no result."""
@@ -125,9 +125,9 @@ class Metrics:
         self.sessions: Callable[[], Iterable[tuple[Caller, str]]] = tuple
         """Caller and server of every session that is open."""
         self.connections: Callable[[], int] = int
-        """How many clients are connected."""
+        """Number of connected clients."""
         self.unrecorded: Callable[[], int] = int
-        """How many calls the audit has lost."""
+        """Number of calls that the audit has lost."""
         self.buffered: Callable[[], int] = int
         """Bytes of messages that wait in memory."""
 

@@ -56,7 +56,7 @@ class Command:
     elsewhere: bool = False
     """True if the server runs elsewhere, and this only reaches it."""
     missing: str = ""
-    """Why it cannot be started here, if it cannot."""
+    """The reason if it cannot be started here."""
 
     @property
     def summary(self) -> str:

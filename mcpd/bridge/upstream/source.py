@@ -54,7 +54,7 @@ class Listed:
     state: str = ""
     """``installed``, ``updatable``, ``disabled`` or ``broken``."""
     problem: str = ""
-    """What is wrong with it."""
+    """The problem with it."""
     homepage: str = ""
     permissions: tuple[str, ...] = ()
     sandboxed: bool | None = None
@@ -94,7 +94,7 @@ class Upstream(Protocol):
 
 
 class ServerSource(Protocol):
-    """Where servers come from."""
+    """A source of servers."""
 
     async def describe(self, server: str) -> ServerInfo:
         """Return what is known about *server* without starting it.
