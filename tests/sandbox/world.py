@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures.thread  # noqa: F401 - loaded before the user changes: the interpreter may be out of reach then.
+import gc
 import json
 import os
 import sys
@@ -148,6 +149,7 @@ class World:
 
 def open_descriptors() -> int:
     """How many descriptors this process has."""
+    gc.collect()
     return len(list(Path("/proc/self/fd").iterdir()))
 
 
